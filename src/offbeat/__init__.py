@@ -1,0 +1,3 @@
+"""offbeat: asynchronous reinforcement learning that keeps the stability of synchronous training."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,262 @@
+"""What happened (events) and what to do (commands). The scheduler maps one to the other and nothing else.
+
+Both are plain frozen records that survive JSON: the run log stores every event with the commands it caused, so
+folding the events again gives the same state and the same commands (the twin law; how a run is resumed).
+Token payloads never travel here: a `Finished` names its trajectory, the payload lies beside it in the run log.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from offbeat.records import FinishReason, StepReport
+
+
+class _Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
+    pass
+
+
+class _Command(msgspec.Struct, frozen=True, tag=True, tag_field="command"):
+    pass
+
+
+# -- events ----------------------------------------------------------------------------------------------------
+
+
+class Opened(_Event):
+    """A main process took the run up: `session` 0 is the first, more are resumes. Nothing of an earlier session runs."""
+
+    session: int
+
+
+class LaneReady(_Event):
+    """Lane `lane` answered with `slots` free slots and no version loaded."""
+
+    lane: int
+    slots: int
+
+
+class LaneLost(_Event):
+    """The process behind a lane ended or was ended; all it held is gone."""
+
+    lane: int
+    reason: str
+
+
+class VersionLoaded(_Event):
+    """The lane holds `version`; checksum, version handshake and log-prob canary passed."""
+
+    lane: int
+    version: int
+
+
+class Progress(_Event):
+    """A lane's heartbeat: decoded tokens so far of each trajectory it holds, queued ones as 0."""
+
+    lane: int
+    trajectory_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+    busy_slots: int
+
+
+class Finished(_Event):
+    """One attempt at a trajectory ended normally. Times are seconds of run time, as measured by the lane."""
+
+    trajectory_id: int
+    attempt: int
+    lane: int
+    slot: int
+    version: int
+    tokens: int
+    finish_reason: FinishReason
+    started: float
+    ended: float
+
+
+class GenerationFailed(_Event):
+    """One attempt at a trajectory failed in the engine."""
+
+    trajectory_id: int
+    attempt: int
+    reason: str
+
+
+class PromptRejected(_Event):
+    """A prompt cannot be generated from at all (longer than the context, not encodable)."""
+
+    group_id: int
+    reason: str
+
+
+class Scored(_Event):
+    """The reward of one attempt at a trajectory, a finite number."""
+
+    trajectory_id: int
+    attempt: int
+    reward: float
+
+
+class ScoreFailed(_Event):
+    """The reward function raised, ran out of time, or gave something that is not a finite number."""
+
+    trajectory_id: int
+    attempt: int
+    reason: str
+
+
+class LearnerReady(_Event):
+    """The learner answered and holds `version`."""
+
+    version: int
+
+
+class LearnerLost(_Event):
+    """The learner process ended or was ended."""
+
+    reason: str
+
+
+class Trained(_Event):
+    """One RL iteration is done and version `version` = iteration + 1 is published with this digest.
+
+    Logging this event is the commit point: the batch is consumed if and only if it is in the log.
+    """
+
+    version: int
+    digest: str
+    report: StepReport
+    started: float
+    ended: float
+
+
+class Evaluated(_Event):
+    """Exact match of `version` on the held-out prompts, greedy and sampled, in [0, 1]."""
+
+    version: int
+    prompts: int
+    exact_match_greedy: float
+    exact_match_sampled: float
+
+
+class EvaluationFailed(_Event):
+    """An evaluation could not be completed; it is asked for again."""
+
+    version: int
+    reason: str
+
+
+class Tick(_Event):
+    """Nothing else happened for a while. Carries time only."""
+
+
+class StopRequested(_Event):
+    """The user asked to stop (Ctrl-C, SIGTERM)."""
+
+    reason: str
+
+
+class WorldFailed(_Event):
+    """Something no retry mends (full disk, unreadable weights). Ends the run with this reason."""
+
+    reason: str
+
+
+Event: TypeAlias = (
+    Opened | LaneReady | LaneLost | VersionLoaded | Progress | Finished | GenerationFailed | PromptRejected
+    | Scored | ScoreFailed | LearnerReady | LearnerLost | Trained | Evaluated | EvaluationFailed
+    | Tick | StopRequested | WorldFailed
+)  # fmt: skip
+
+# -- commands --------------------------------------------------------------------------------------------------
+
+
+class StartLane(_Command):
+    """Start (or replace, ending what runs there) the process behind a lane."""
+
+    lane: int
+    reason: str = ""
+
+
+class StartLearner(_Command):
+    """Start (or replace) the learner with the checkpoint of `version`."""
+
+    version: int
+    reason: str = ""
+
+
+class LoadVersion(_Command):
+    lane: int
+    version: int
+
+
+class UnloadVersion(_Command):
+    lane: int
+    version: int
+
+
+class Generate(_Command):
+    """Sample these trajectories (all of one group, so of one prompt) on `lane` under `version`.
+
+    `attempts[i]` belongs to `trajectory_ids[i]`. A trajectory's id fixes its seed, so another attempt under the
+    same version samples the same tokens.
+    """
+
+    lane: int
+    version: int
+    group_id: int
+    prompt_id: int
+    trajectory_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
+
+
+class Abort(_Command):
+    lane: int
+    trajectory_ids: tuple[int, ...]
+
+
+class Score(_Command):
+    trajectory_id: int
+    attempt: int
+    group_id: int
+    prompt_id: int
+
+
+class Train(_Command):
+    """Consume these groups as the batch of `iteration`. `attempts[i]` are those of group i's trajectories."""
+
+    iteration: int
+    group_ids: tuple[int, ...]
+    attempts: tuple[tuple[int, ...], ...]
+
+
+class Evaluate(_Command):
+    lane: int
+    version: int
+
+
+class Quarantine(_Command):
+    """Announces that a group left the run without being trained on, and why. Nothing needs to be done."""
+
+    group_id: int
+    reason: str
+
+
+class Retire(_Command):
+    """No trajectory needs `version` any more."""
+
+    version: int
+
+
+class Stop(_Command):
+    """End the run: `finished` reached its goal, `interrupted` can be resumed, `failed` names a culprit."""
+
+    outcome: Literal["finished", "interrupted", "failed"]
+    reason: str
+
+
+Command: TypeAlias = (
+    StartLane | StartLearner | LoadVersion | UnloadVersion | Generate | Abort | Score | Train | Evaluate
+    | Quarantine | Retire | Stop
+)  # fmt: skip

@@ -1,0 +1,123 @@
+"""What offbeat asks of the world, as Protocols. A part is right when it passes its suite in `offbeat.testing`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from offbeat.events import Command, Event
+from offbeat.records import Batch, Prompt, Span, StepReport
+
+
+class World(Protocol):
+    """Where events come from and commands go: live processes or a simulator's heap."""
+
+    @property
+    def now(self) -> float:
+        """Seconds of run time at the event last returned; never decreases, also across resumes."""
+
+    def next_event(self) -> Event:
+        """Wait for the next event and return it."""
+
+    def perform(self, command: Command) -> None:
+        """Begin to carry a command out; what comes of it arrives as events. Never raises for a remote failure."""
+
+
+class Journal(Protocol):
+    """The durable record. `record` returns only when the event and its commands are committed together."""
+
+    def record(self, event: Event, now: float, commands: Sequence[Command]) -> None: ...
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How a response is sampled. All of it is part of what *behaviour* means.
+
+    temperature 0 is greedy; top_k 0 and top_p 1 keep every token.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One response to be sampled: prompt token ids [P] under `version`, at most `max_new_tokens` more tokens.
+
+    `request_id` is the caller's; `seed` alone (with the weights) fixes the sampled tokens.
+    """
+
+    request_id: int
+    version: int
+    prompt_ids: tuple[int, ...]
+    seed: int
+    max_new_tokens: int
+    sampling: Sampling = Sampling()
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """A finished request. `slot` is where it was decoded; the span's log-probs are the behaviour policy's."""
+
+    request_id: int
+    slot: int
+    span: Span
+    finish_reason: str
+
+
+class Generator(Protocol):
+    """A rollout engine holding several versions. C1: a request is decoded by its own version or not at all."""
+
+    slots: int
+
+    def load(self, version: int, weights: Path) -> None:
+        """Take up a version's weights. Raises WeightsError where they are damaged or do not fit."""
+
+    def unload(self, version: int) -> None:
+        """Forget a version. Raises EngineError while a request still needs it."""
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises EngineError for an unknown version or a prompt that does not fit."""
+
+    def abort(self, request_ids: Sequence[int]) -> None:
+        """Forget these requests, running or queued; unknown ids are ignored."""
+
+    def step(self) -> list[Completion]:
+        """Decode one token of every running request, after moving queued ones into free slots."""
+
+    def decoded(self) -> dict[int, int]:
+        """Tokens decoded so far of each unfinished request; queued ones count 0."""
+
+    def score(self, version: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+        """Log-probs [L] (temperature 1, no cut) of a response under a loaded version: the canary's measure."""
+
+
+class Learner(Protocol):
+    """The target policy and its optimizer."""
+
+    version: int
+
+    def step(self, batch: Batch) -> StepReport:
+        """Train on one batch."""
+
+    def publish(self, directory: Path) -> str:
+        """Write weights and optimizer state as a new version; return the weights' SHA-256."""
+
+
+class Task(Protocol):
+    """A source of prompts and the reward of a response."""
+
+    name: str
+
+    def prompt(self, prompt_id: int) -> Prompt:
+        """The prompt at a position of the endless training source; the same id gives the same prompt for ever."""
+
+    def held_out(self, count: int) -> list[Prompt]:
+        """A fixed set of prompts that training never draws."""
+
+    def reward(self, prompt: Prompt, response: str) -> float:
+        """Reward in [0, 1]; 1.0 means an exact match."""
+
+    def validate(self) -> None:
+        """Raise TaskError unless the reward accepts gold answers and rejects wrong ones."""

@@ -1,0 +1,117 @@
+"""The nouns, frozen. One spelling each, used by every room.
+
+A *version* is the number of publishes before it; sizes are counted in trajectories. Every log-prob's name
+says whose it is: *behaviour* (the version that sampled) or *target* (the policy in training).
+This file knows no torch, no clock and no file.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length"]
+
+
+class PolicyVersion(msgspec.Struct, frozen=True):
+    """A published policy: `number` publishes came before it; `digest` is the SHA-256 of its weights file."""
+
+    number: int
+    digest: str
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A question with its known answer. `prompt_id` is its position in the task's endless source.
+
+    Example: Prompt(prompt_id=7, dataset="running-sum", text="12+30+5=", answer="42,47", token_ids=(3, 4, ...))
+    """
+
+    prompt_id: int
+    dataset: str
+    text: str
+    answer: str
+    token_ids: tuple[int, ...] = ()
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A run of tokens [L] sampled by one version, with the log-probs [L] of the behaviour policy.
+
+    `behaviour_support` [L] holds, only when top-k or top-p cut the distribution, the token ids that were kept
+    at each position: the target policy must be normalised over the same ids for the ratio to mean anything.
+    """
+
+    version: int
+    token_ids: tuple[int, ...]
+    behaviour_logprobs: tuple[float, ...]
+    behaviour_support: tuple[tuple[int, ...], ...] | None = None
+
+
+class Trajectory(msgspec.Struct, frozen=True):
+    """One sampled response: its spans in order. Under `sync` and `multi-version` there is exactly one span (C1).
+
+    `attempt` tells a restarted trajectory from its earlier tries; only the current attempt may be scored.
+    """
+
+    trajectory_id: int
+    attempt: int
+    spans: tuple[Span, ...]
+    finish_reason: FinishReason
+    text: str = ""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(t for span in self.spans for t in span.token_ids)
+
+    @property
+    def behaviour_logprobs(self) -> tuple[float, ...]:
+        return tuple(p for span in self.spans for p in span.behaviour_logprobs)
+
+    @property
+    def version(self) -> int:
+        """The oldest version in the trajectory: the one that counts for staleness."""
+        return min(span.version for span in self.spans)
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The G scored trajectories of one prompt: the unit of GRPO. `rewards` [G] in trajectory order."""
+
+    group_id: int
+    prompt: Prompt
+    trajectories: tuple[Trajectory, ...]
+    rewards: tuple[float, ...]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one RL iteration consumes. `iteration` is the trainer's version while it trains on this batch."""
+
+    iteration: int
+    groups: tuple[Group, ...]
+
+
+class StepReport(msgspec.Struct, frozen=True):
+    """What one RL iteration did. Means are over tokens unless named otherwise; seconds are wall-clock.
+
+    `skipped_updates` counts optimizer updates left out because the loss or gradient was not finite;
+    `consecutive_skips` is the current run of such updates. `policy_lag_kl` estimates KL(behaviour || target).
+    """
+
+    iteration: int
+    trajectories: int
+    tokens: int
+    prompt_tokens: int
+    reward_mean: float
+    reward_std: float
+    zero_advantage_groups: int
+    loss: float
+    gradient_norm: float
+    ratio_mean: float
+    ratio_max: float
+    clip_share: float
+    policy_lag_kl: float
+    entropy: float
+    learning_rate: float
+    skipped_updates: int
+    consecutive_skips: int
+    train_seconds: float
+    publish_seconds: float

@@ -1,0 +1,287 @@
+"""Validated settings: TOML and `--set section.key=value` in, one frozen object out.
+
+A wrong setting is one line that names key, value and remedy (SettingsError, exit code 2) and nothing is written.
+Derived values are properties. This file knows no torch and starts nothing.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from offbeat.errors import SettingsError
+
+Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSettings(_Section):
+    """The policy: a Hugging Face directory (`path`), or a preset built and warm-started here."""
+
+    path: str = ""
+    preset: Literal["nano", "micro"] = "nano"
+    warm_start_target: float = Field(0.15, ge=0, le=1)
+    """The supervised phase ends once greedy exact match reaches this share. Presets only."""
+    warm_start_max_steps: Positive = 1500
+    warm_start_learning_rate: float = Field(2e-3, gt=0)
+    warm_start_batch_size: Positive = 256
+
+
+class RunningSumTask(_Section):
+    """Add a list of numbers, writing every partial sum. The number of terms is heavy-tailed."""
+
+    name: Literal["running-sum"] = "running-sum"
+    max_terms: int = Field(40, ge=2, le=200)
+    tail: float = Field(2.0, gt=1, le=10)
+    """Exponent of the number of terms n: P(n) is proportional to n^-tail for 2 <= n <= max_terms."""
+    max_term: int = Field(99, ge=1, le=999)
+    held_out: Positive = 512
+    reward_seconds: Seconds = 10.0
+
+
+class AdditionTask(_Section):
+    """Add two numbers of `digits` digits."""
+
+    name: Literal["addition"]
+    digits: int = Field(3, ge=1, le=8)
+    held_out: Positive = 512
+    reward_seconds: Seconds = 10.0
+
+
+class ReasoningGymTask(_Section):
+    """Any reasoning-gym dataset by name, with its own options."""
+
+    name: Literal["reasoning-gym"]
+    dataset: str
+    options: dict[str, Any] = {}
+    held_out: Positive = 128
+    reward_seconds: Seconds = 10.0
+
+
+class JsonlTask(_Section):
+    """A file of {"prompt": ..., "answer": ...} lines and a reward function `module:function(prompt, answer, response)`.
+
+    `reward` empty means exact match of the stripped response with the answer.
+    """
+
+    name: Literal["jsonl"]
+    file: str
+    reward: str = ""
+    held_out: Positive = 64
+    reward_seconds: Seconds = 10.0
+
+
+TaskSettings = Annotated[
+    RunningSumTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")
+]
+
+
+class RolloutSettings(_Section):
+    """How responses are sampled. All of it is part of what the behaviour policy is."""
+
+    lanes: int = Field(1, ge=1, le=64)
+    slots: int = Field(64, ge=1, le=4096)
+    max_new_tokens: Positive = 192
+    context: Positive = 384
+    """Longest prompt + response in tokens."""
+    temperature: float = Field(1.0, gt=0, le=10)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: Count = 0
+
+
+class ScheduleSettings(_Section):
+    """Who runs when. Sizes are counted in trajectories."""
+
+    name: Literal["multi-version", "sync"] = "multi-version"
+    max_staleness: int = Field(2, ge=0, le=64)
+    max_versions: Positive | None = None
+    """Versions alive in a lane at once; without a value K + 1, which never binds."""
+    group_size: Positive = 8
+    train_batch_size: Positive = 64
+    rollout_batch_size: Positive | None = None
+    """Trajectories outstanding at most; without a value (K + 1) x train_batch_size, the most that C3 allows."""
+
+    @property
+    def staleness_bound(self) -> int:
+        return 0 if self.name == "sync" else self.max_staleness
+
+    @property
+    def live_versions(self) -> int:
+        return self.max_versions or self.staleness_bound + 1
+
+    @property
+    def outstanding_limit(self) -> int:
+        return self.rollout_batch_size or (self.staleness_bound + 1) * self.train_batch_size
+
+
+class LearnerSettings(_Section):
+    """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
+
+    iterations: Positive = 400
+    learning_rate: float = Field(5e-4, gt=0, lt=1)
+    warmup_iterations: Count = 5
+    weight_decay: float = Field(0.0, ge=0, le=1)
+    max_gradient_norm: float = Field(1.0, gt=0)
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.2, gt=0)
+    aggregation: Literal["token", "sequence"] = "token"
+    """`token`: mean over all tokens of the batch; `sequence`: mean over trajectories of each one's token mean."""
+    normalise_advantage: bool = True
+    """Divide the group-relative advantage by the group's standard deviation."""
+    updates_per_iteration: Positive = 1
+    micro_batch_tokens: Positive = 8192
+    """Padded tokens in one forward pass; larger batches accumulate gradients."""
+    max_consecutive_skips: Positive = 5
+
+
+class RunSettings(_Section):
+    """The run itself: seed, limits, leases, what is kept."""
+
+    seed: Count = 0
+    threads: Positive = 1
+    evaluate_every: Count = 50
+    """Held-out evaluation every so many iterations; 0: before and after only."""
+    time_limit_seconds: Seconds | None = None
+    lease_seconds: Seconds = 60.0
+    """A trajectory without a new token for so long is restarted."""
+    stall_seconds: Seconds = 180.0
+    """The run fails, naming the culprit, when nothing at all progressed for so long."""
+    max_attempts: Positive = 4
+    max_quarantined_in_a_row: Positive = 8
+    keep_versions: int = Field(8, ge=1)
+    """Newest retired versions whose weights stay on disk, for `verify --recompute`."""
+
+
+class Settings(_Section):
+    model: ModelSettings = ModelSettings()
+    task: TaskSettings = RunningSumTask()
+    rollout: RolloutSettings = RolloutSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    learner: LearnerSettings = LearnerSettings()
+    run: RunSettings = RunSettings()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Settings:
+        for problem in _impossible(self):
+            raise ValueError(problem)
+        return self
+
+
+def _impossible(s: Settings) -> list[str]:
+    """Combinations that cannot work, each as one line: key, value, remedy."""
+    schedule, rollout, problems = s.schedule, s.rollout, []
+    tbs, group, k = schedule.train_batch_size, schedule.group_size, schedule.staleness_bound
+    if group < 2:
+        problems.append(f"schedule.group_size = {group}: group-relative advantage needs at least 2; set 2 or more")
+    if tbs % group:
+        problems.append(
+            f"schedule.train_batch_size = {tbs} is not a multiple of schedule.group_size = {group};"
+            f" set {max(1, round(tbs / group)) * group}"
+        )
+    rbs = schedule.rollout_batch_size
+    if rbs is not None and rbs > (k + 1) * tbs:
+        problems.append(
+            f"schedule.rollout_batch_size = {rbs} is more than (K + 1) x train_batch_size = {(k + 1) * tbs};"
+            " lower it or raise schedule.max_staleness"
+        )
+    if rbs is not None and rbs < tbs:
+        problems.append(
+            f"schedule.rollout_batch_size = {rbs} is less than schedule.train_batch_size = {tbs}: no batch could"
+            f" ever fill; set at least {tbs}"
+        )
+    if rollout.max_new_tokens >= rollout.context:
+        problems.append(
+            f"rollout.max_new_tokens = {rollout.max_new_tokens} leaves no room for a prompt in rollout.context ="
+            f" {rollout.context}; raise rollout.context or lower rollout.max_new_tokens"
+        )
+    updates = s.learner.updates_per_iteration
+    if updates > tbs // group:
+        problems.append(
+            f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"
+            f" set at most {tbs // group}"
+        )
+    return problems
+
+
+def load_settings(config: Path | None, overrides: list[str] | None = None) -> Settings:
+    """Read a TOML file (or the built-in default), apply `section.key=value` overrides, validate.
+
+    Raises SettingsError with one line for anything wrong.
+    """
+    data: dict[str, Any] = {}
+    if config is not None:
+        try:
+            data = tomllib.loads(config.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SettingsError(f"config {config}: no such file; give a TOML file, or none for the default") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"config {config}: cannot be read ({error}); give a TOML text file") from None
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"config {config}: not valid TOML ({error}); mend that line") from None
+    for override in overrides or []:
+        _apply(data, override)
+    return settings_from(data)
+
+
+def settings_from(data: dict[str, Any]) -> Settings:
+    """Validate a nested dict. Raises SettingsError with one line for the first thing wrong."""
+    data = dict(data)
+    if isinstance(data.get("task"), dict) and "name" not in data["task"]:
+        data["task"] = {"name": "running-sum", **data["task"]}
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as error:
+        raise SettingsError(_one_line(error)) from None
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    path = key.strip().split(".")
+    if not equals or len(path) < 2 or not all(path):
+        raise SettingsError(f"--set {override}: not of the form section.key=value; e.g. --set learner.iterations=50")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    node = data
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            raise SettingsError(f"--set {override}: {part} is a value, not a section; give section.key=value")
+    node[path[-1]] = value
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    location = [str(part) for part in first["loc"]]
+    if len(location) > 1 and location[0] == "task":
+        location = [location[0], *location[2:]]  # pydantic names the union's member second
+    key = ".".join(location)
+    if first["type"] == "extra_forbidden":
+        return f"{key} = {first['input']!r}: unknown key; remove it (known keys: {_known(location)})"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    if first["type"].startswith("union_tag"):
+        return f"task.name = {first['input'].get('name')!r}: unknown task; use running-sum, addition, reasoning-gym or jsonl"
+    if first["type"] == "missing":
+        return f"{key}: missing; add it"
+    value = first["input"]
+    return f"{key} = {value!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _known(location: list[str]) -> str:
+    node: Any = Settings
+    if len(location) > 1 and location[0] != "task":
+        field = Settings.model_fields.get(location[0])
+        node = field.annotation if field else Settings
+    elif len(location) > 1:
+        return "name, held_out, reward_seconds and those of the chosen task"
+    return ", ".join(node.model_fields)

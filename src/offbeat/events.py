@@ -26,7 +26,7 @@ class _Command(msgspec.Struct, frozen=True, tag=True, tag_field="command"):
 
 
 class Opened(_Event):
-    """A main process took the run up: `session` 0 is the first, more are resumes. Nothing of an earlier session runs."""
+    """A main process took the run up: session 0 is the first, more are resumes. Nothing of an earlier one runs."""
 
     session: int
 
@@ -53,12 +53,16 @@ class VersionLoaded(_Event):
 
 
 class Progress(_Event):
-    """A lane's heartbeat: decoded tokens so far of each trajectory it holds, queued ones as 0."""
+    """A lane's heartbeat: decoded tokens so far of each trajectory it holds, queued ones as 0.
+
+    `decoded` counts every token the lane's process decoded since it started, evaluation included.
+    """
 
     lane: int
     trajectory_ids: tuple[int, ...]
     tokens: tuple[int, ...]
     busy_slots: int
+    decoded: int = 0
 
 
 class Finished(_Event):

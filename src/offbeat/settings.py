@@ -79,9 +79,7 @@ class JsonlTask(_Section):
     reward_seconds: Seconds = 10.0
 
 
-TaskSettings = Annotated[
-    RunningSumTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")
-]
+TaskSettings = Annotated[RunningSumTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")]
 
 
 class RolloutSettings(_Section):
@@ -270,7 +268,8 @@ def _one_line(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     if first["type"].startswith("union_tag"):
-        return f"task.name = {first['input'].get('name')!r}: unknown task; use running-sum, addition, reasoning-gym or jsonl"
+        name = first["input"].get("name")
+        return f"task.name = {name!r}: unknown task; use running-sum, addition, reasoning-gym or jsonl"
     if first["type"] == "missing":
         return f"{key}: missing; add it"
     value = first["input"]

@@ -1,0 +1,1 @@
+"""Who runs when: the pure scheduler. Events and `now` in, commands out; no clock, torch, thread or file."""

@@ -1,0 +1,64 @@
+"""Rollout lanes as the scheduler sees them: what each one holds, how many slots are free, which versions it knows.
+
+A lane never holds more than `live_versions` versions, counting those on their way. This file does not know
+processes or engines.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from offbeat.flow.ledger import Member
+
+
+class Health(Enum):
+    DOWN = "down"
+    STARTING = "starting"
+    READY = "ready"
+
+
+class Lane:
+    """One rollout unit: `held` maps the trajectories it has (running or queued there) to their members."""
+
+    __slots__ = (
+        "decoded",
+        "evaluating",
+        "health",
+        "held",
+        "lane",
+        "loaded",
+        "loading",
+        "losses",
+        "progress_at",
+        "slots",
+    )
+
+    def __init__(self, lane: int) -> None:
+        self.lane = lane
+        self.losses = 0
+        self.clear(Health.DOWN, 0.0)
+
+    def clear(self, health: Health, now: float) -> None:
+        """Forget all that a process of this lane held."""
+        self.health = health
+        self.slots = 0
+        self.held: dict[int, Member] = {}
+        self.loaded: set[int] = set()
+        self.loading: set[int] = set()
+        self.evaluating: set[int] = set()
+        self.progress_at = now
+        self.decoded = 0
+
+    @property
+    def free(self) -> int:
+        """Slots without a trajectory; negative while some of the held ones queue."""
+        return self.slots - len(self.held)
+
+    @property
+    def newest(self) -> int | None:
+        return max(self.loaded) if self.loaded else None
+
+    def idle_versions(self) -> set[int]:
+        """Loaded versions that nothing on this lane uses, its newest one excepted."""
+        used = {member.group.version for member in self.held.values()} | self.evaluating
+        return {v for v in self.loaded if v not in used and v != self.newest}

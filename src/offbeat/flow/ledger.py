@@ -1,0 +1,189 @@
+"""The ledger: every trajectory ever issued is in exactly one place.
+
+*Conservation law* (C2): issued = live + consumed + quarantined, checked after every event. What the learner has
+in hand counts as live: a batch is consumed only once its `Trained` is logged. *Exactly once*: only a live
+group can be consumed, and consuming it ends its life here.
+
+    member   WAITING --dispatch--> RUNNING --finish--> FINISHED --score--> SCORED
+                ^------restart--------'  (a new attempt, the same version: C1)
+    group    live --take--> training --consume--> consumed        live --quarantine--> quarantined
+
+The ledger does not know lanes' health, time or schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from offbeat.errors import InvariantError
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    SCORED = "scored"
+
+
+TRANSITIONS: dict[tuple[Status, str], Status] = {
+    (Status.WAITING, "dispatch"): Status.RUNNING,
+    (Status.RUNNING, "finish"): Status.FINISHED,
+    (Status.RUNNING, "restart"): Status.WAITING,
+    (Status.FINISHED, "score"): Status.SCORED,
+}
+
+
+class Member:
+    """One trajectory of a live group. `attempt` counts dispatches; `failures` those that failed."""
+
+    __slots__ = ("attempt", "failures", "group", "lane", "lease", "score_failures", "status", "tokens", "trajectory_id")
+
+    def __init__(self, trajectory_id: int, group: LiveGroup) -> None:
+        self.trajectory_id = trajectory_id
+        self.group = group
+        self.status = Status.WAITING
+        self.attempt = -1
+        self.failures = 0
+        self.score_failures = 0
+        self.lane = -1
+        self.lease = 0.0
+        self.tokens = 0
+
+    def move(self, action: str) -> None:
+        after = TRANSITIONS.get((self.status, action))
+        if after is None:
+            raise InvariantError(f"trajectory {self.trajectory_id}: cannot {action} while {self.status.value}")
+        self.status = after
+
+
+class LiveGroup:
+    """A group from issue to consumption. Its version never changes (C1)."""
+
+    __slots__ = ("group_id", "members", "unscored", "version")
+
+    def __init__(self, group_id: int, version: int, size: int) -> None:
+        self.group_id = group_id
+        self.version = version
+        self.members = [Member(group_id * size + i, self) for i in range(size)]
+        self.unscored = size
+
+
+class Ledger:
+    """Counts and places. Sizes are in groups inside and in trajectories where a name says so."""
+
+    def __init__(self, group_size: int) -> None:
+        self.group_size = group_size
+        self.issued = 0
+        self.live: dict[int, LiveGroup] = {}
+        self.training: dict[int, LiveGroup] = {}
+        self.consumed: set[int] = set()
+        self.quarantined: dict[int, str] = {}
+        self.outstanding_by_version: dict[int, int] = {}
+        self.ready_by_version: dict[int, dict[int, LiveGroup]] = {}
+        self.waiting: dict[int, Member] = {}
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def member(self, trajectory_id: int) -> Member | None:
+        """The live trajectory with this id, or None if it is in training, consumed, quarantined or unknown."""
+        group = self.live.get(trajectory_id // self.group_size)
+        return group.members[trajectory_id % self.group_size] if group else None
+
+    def outstanding(self, u: int) -> int:
+        """Trajectories of version <= u that are live and not given to the trainer."""
+        return self.group_size * sum(n for version, n in self.outstanding_by_version.items() if version <= u)
+
+    def ready(self) -> Iterator[LiveGroup]:
+        """Fully scored groups, oldest version first, then in the order in which they became ready."""
+        for version in sorted(self.ready_by_version):
+            yield from self.ready_by_version[version].values()
+
+    def ready_count(self) -> int:
+        return sum(len(groups) for groups in self.ready_by_version.values())
+
+    def needs(self, version: int) -> bool:
+        """Is any trajectory of this version still to be generated, scored or trained on?"""
+        return version in self.outstanding_by_version or any(g.version == version for g in self.training.values())
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def issue(self, version: int) -> LiveGroup:
+        group = LiveGroup(self.issued, version, self.group_size)
+        self.issued += 1
+        self.live[group.group_id] = group
+        self.outstanding_by_version[version] = self.outstanding_by_version.get(version, 0) + 1
+        self.waiting.update((m.trajectory_id, m) for m in group.members)
+        return group
+
+    def dispatch(self, member: Member, lane: int, lease: float) -> None:
+        member.move("dispatch")
+        member.attempt += 1
+        member.lane, member.lease, member.tokens = lane, lease, 0
+        del self.waiting[member.trajectory_id]
+
+    def restart(self, member: Member, failed: bool) -> None:
+        member.move("restart")
+        member.failures += failed
+        member.lane = -1
+        self.waiting[member.trajectory_id] = member
+
+    def finish(self, member: Member) -> None:
+        member.move("finish")
+        member.lane = -1
+
+    def score(self, member: Member) -> None:
+        member.move("score")
+        group = member.group
+        group.unscored -= 1
+        if group.unscored == 0:
+            self.ready_by_version.setdefault(group.version, {})[group.group_id] = group
+
+    def take(self, groups: list[LiveGroup]) -> None:
+        """Give ready groups to the trainer."""
+        for group in groups:
+            if group.unscored:
+                raise InvariantError(f"group {group.group_id}: taken for training with {group.unscored} unscored")
+            self._leave(group)
+            self.training[group.group_id] = group
+
+    def consume(self) -> None:
+        """The groups in training are consumed: their `Trained` is being logged."""
+        twice = self.consumed & self.training.keys()
+        if twice:
+            raise InvariantError(f"C2: groups {sorted(twice)} would be consumed twice")
+        self.consumed |= self.training.keys()
+        self.training = {}
+
+    def quarantine(self, group: LiveGroup, reason: str) -> None:
+        self._leave(group)
+        for member in group.members:
+            self.waiting.pop(member.trajectory_id, None)
+        self.quarantined[group.group_id] = reason
+
+    def _leave(self, group: LiveGroup) -> None:
+        if self.live.pop(group.group_id, None) is None:
+            raise InvariantError(f"C2: group {group.group_id} is not live")
+        left = self.outstanding_by_version[group.version] - 1
+        if left:
+            self.outstanding_by_version[group.version] = left
+        else:
+            del self.outstanding_by_version[group.version]
+        ready = self.ready_by_version.get(group.version)
+        if ready is not None:
+            ready.pop(group.group_id, None)
+            if not ready:
+                del self.ready_by_version[group.version]
+
+    # -- the law ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Conservation law: raises InvariantError when a group is nowhere or in two places."""
+        places = len(self.live) + len(self.training) + len(self.consumed) + len(self.quarantined)
+        if self.issued != places:
+            raise InvariantError(
+                f"C2: issued {self.issued} groups, but live {len(self.live)} + training {len(self.training)}"
+                f" + consumed {len(self.consumed)} + quarantined {len(self.quarantined)} = {places}"
+            )
+        if sum(self.outstanding_by_version.values()) != len(self.live):
+            raise InvariantError("C2: the outstanding counts by version do not add up to the live groups")

@@ -1,0 +1,78 @@
+"""Placing work on lanes: which versions a lane holds, where waiting trajectories and new groups go.
+
+C1: a trajectory is only ever sent to a lane that has its own version loaded. A group goes to the lane with the
+most free slots while it has at least one, so a lane's queue stays shorter than a group and a freed slot is
+refilled without asking. This file knows nothing of admission: it asks the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from offbeat.events import Command, Generate, LoadVersion, UnloadVersion
+from offbeat.flow.lanes import Health, Lane
+from offbeat.flow.leases import Leases
+from offbeat.flow.ledger import Ledger, LiveGroup, Member
+
+
+def ready_lanes(lanes: Iterable[Lane]) -> list[Lane]:
+    return [lane for lane in lanes if lane.health is Health.READY]
+
+
+def turn_over_versions(lane: Lane, wanted: set[int], newest: int, live_versions: int) -> list[Command]:
+    """Unload what nobody needs, load what is wanted (older first: their trajectories wait longest)."""
+    commands: list[Command] = []
+    for version in sorted(lane.idle_versions() - wanted):
+        lane.loaded.discard(version)
+        commands.append(UnloadVersion(lane.lane, version))
+    for version in sorted((wanted | {newest}) - lane.loaded - lane.loading):
+        if len(lane.loaded) + len(lane.loading) >= live_versions and not _make_room(lane, wanted, commands):
+            break
+        lane.loading.add(version)
+        commands.append(LoadVersion(lane.lane, version))
+    return commands
+
+
+def _make_room(lane: Lane, wanted: set[int], commands: list[Command]) -> bool:
+    """Give up the lane's newest version too if nothing on it runs: a lane may be bound to one version only."""
+    used = {m.group.version for m in lane.held.values()} | lane.evaluating | wanted
+    for version in sorted(lane.loaded - used):
+        lane.loaded.discard(version)
+        commands.append(UnloadVersion(lane.lane, version))
+        return True
+    return False
+
+
+def send(ledger: Ledger, leases: Leases, lane: Lane, group: LiveGroup, members: list[Member], now: float) -> Generate:
+    """Dispatch waiting members of one group to a lane that holds the group's version."""
+    for member in members:
+        ledger.dispatch(member, lane.lane, now + leases.seconds)
+        lane.held[member.trajectory_id] = member
+        leases.grant(member)
+    return Generate(
+        lane=lane.lane,
+        version=group.version,
+        group_id=group.group_id,
+        prompt_id=group.group_id,
+        trajectory_ids=tuple(m.trajectory_id for m in members),
+        attempts=tuple(m.attempt for m in members),
+    )
+
+
+def roomiest(lanes: list[Lane], version: int | None = None) -> Lane | None:
+    """The ready lane with most free slots, at least one; holding `version` if one is named."""
+    fitting = [lane for lane in lanes if lane.free > 0 and (lane.loaded if version is None else version in lane.loaded)]
+    return max(fitting, key=lambda lane: (lane.free, -lane.lane), default=None)
+
+
+def resend_waiting(ledger: Ledger, leases: Leases, lanes: list[Lane], now: float) -> list[Command]:
+    """Dispatch trajectories that wait to be restarted, oldest version first."""
+    by_group: dict[int, list[Member]] = {}
+    for member in sorted(ledger.waiting.values(), key=lambda m: (m.group.version, m.trajectory_id)):
+        by_group.setdefault(member.group.group_id, []).append(member)
+    commands: list[Command] = []
+    for members in by_group.values():
+        lane = roomiest(lanes, members[0].group.version)
+        if lane is not None:
+            commands.append(send(ledger, leases, lane, members[0].group, members, now))
+    return commands

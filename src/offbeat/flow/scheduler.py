@@ -1,0 +1,241 @@
+"""The scheduler: (event, now) -> commands. Every decision of a run is made here, in one order.
+
+It is a pure fold over events: the same events give the same state and the same commands, live, simulated or
+replayed from a run log (the twin law). It repeats nothing it has said: a command once returned counts as under
+way until an event says otherwise. After every event the ledger's conservation law is checked.
+This file does not know time (it is told `now`), processes, tokens or files.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from offbeat.errors import InvariantError
+from offbeat.events import (
+    Abort,
+    Command,
+    Evaluate,
+    Event,
+    Quarantine,
+    Retire,
+    Score,
+    StartLane,
+    Stop,
+    Train,
+)
+from offbeat.flow.lanes import Health, Lane
+from offbeat.flow.leases import Leases
+from offbeat.flow.ledger import Ledger, LiveGroup, Member, Status
+from offbeat.flow.placement import ready_lanes, resend_waiting, roomiest, send, turn_over_versions
+from offbeat.flow.plan import Plan
+from offbeat.flow.reactions import REACTIONS
+from offbeat.flow.schedules import SCHEDULES
+from offbeat.flow.watchdog import culprit
+from offbeat.flow.window import Window
+
+
+class Scheduler:
+    """Folds events into commands. `stopped` holds the Stop once there is one; nothing follows it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.schedule = SCHEDULES[plan.schedule]()
+        self.ledger = Ledger(plan.group_size)
+        self.leases = Leases(plan.lease_seconds)
+        self.window = Window(plan, self.ledger)
+        self.lanes = [Lane(i) for i in range(plan.lanes)]
+        self.learner = Health.DOWN
+        self.learner_losses = 0
+        self.goal = plan.iterations
+        self.evaluations: dict[int, int | None] = {}
+        self.evaluation_asked: set[int] = set()
+        self.live_versions = {0}
+        self.quarantined_in_a_row = 0
+        self.progress_at = 0.0
+        self.now = 0.0
+        self.stopped: Stop | None = None
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take one event in and return what to do now, in order."""
+        if self.stopped:
+            return []
+        self.now = max(self.now, now)
+        commands = REACTIONS[type(event)](self, event)
+        if not self.stopped:
+            commands += self._watch()
+        if not self.stopped:
+            commands += self._advance()
+        self.ledger.check()
+        if self.stopped:
+            commands.append(self.stopped)
+        return commands
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> list[Command]:
+        """Leases, the time limit and the no-progress watchdog."""
+        commands: list[Command] = []
+        for member in list(self.leases.expired(self.now)):
+            if member.status is Status.RUNNING and member.group.group_id in self.ledger.live:
+                commands += self._lease_ran_out(member)
+        limit = self.plan.time_limit_seconds
+        if limit is not None and self.now >= limit:
+            left = ceil(self.window.in_hand() / self.plan.batch_size)
+            self.goal = min(self.goal, self.window.newest + left)
+        if self.now - self.progress_at > self.plan.stall_seconds:
+            self.stop("failed", f"no progress for {self.plan.stall_seconds:.0f} s: {culprit(self)}")
+        return commands
+
+    def _lease_ran_out(self, member: Member) -> list[Command]:
+        lane = self.lanes[member.lane]
+        reason = (
+            f"trajectory {member.trajectory_id} (prompt {member.group.group_id}, version {member.group.version}):"
+            f" no token for {self.plan.lease_seconds:.0f} s"
+        )
+        if self.now - lane.progress_at >= self.plan.lease_seconds:
+            return self.lose_lane(lane, f"lane {lane.lane} is silent; {reason}")
+        return [Abort(lane.lane, (member.trajectory_id,)), *self.generation_failed(member, reason)]
+
+    # -- what reactions use ----------------------------------------------------------------------------------
+
+    def progressed(self) -> None:
+        self.progress_at = self.now
+
+    def stop(self, outcome: str, reason: str) -> None:
+        self.stopped = Stop(outcome, reason)  # type: ignore[arg-type]
+
+    def lose_lane(self, lane: Lane, reason: str) -> list[Command]:
+        """Restart a lane's process; what it held waits to be restarted under its own version."""
+        held = list(lane.held.values())
+        lane.losses += 1
+        lane.clear(Health.STARTING, self.now)
+        for version, where in self.evaluations.items():
+            if where == lane.lane:
+                self.evaluations[version] = None
+        if lane.losses > self.plan.max_attempts:
+            prompts = sorted({m.group.group_id for m in held})
+            self.stop(
+                "failed",
+                f"lane {lane.lane} was lost {lane.losses} times in a row ({reason}); it held prompts {prompts[:8]}",
+            )
+            return []
+        commands: list[Command] = [StartLane(lane.lane, reason)]
+        for member in held:
+            if member.group.group_id in self.ledger.live:
+                commands += self.generation_failed(member, reason, on_lane=False)
+        return commands
+
+    def generation_failed(self, member: Member, reason: str, on_lane: bool = True) -> list[Command]:
+        """An attempt failed: restart it, or quarantine its group when it failed too often."""
+        if on_lane:
+            self.lanes[member.lane].held.pop(member.trajectory_id, None)
+        self.ledger.restart(member, failed=True)
+        if member.failures < self.plan.max_attempts:
+            return []
+        return self.quarantine(member.group, f"failed {member.failures} times; last: {reason}")
+
+    def quarantine(self, group: LiveGroup, reason: str) -> list[Command]:
+        commands: list[Command] = []
+        for member in group.members:
+            if member.status is Status.RUNNING:
+                self.lanes[member.lane].held.pop(member.trajectory_id, None)
+                commands.append(Abort(member.lane, (member.trajectory_id,)))
+        self.ledger.quarantine(group, reason)
+        self.quarantined_in_a_row += 1
+        commands.append(Quarantine(group.group_id, reason))
+        if self.quarantined_in_a_row >= self.plan.max_quarantined_in_a_row:
+            self.stop("failed", f"{self.quarantined_in_a_row} prompts in a row were quarantined; last: {reason}")
+        return commands
+
+    def ask_for_evaluation(self, version: int) -> None:
+        """Once per version; `evaluations` maps those under way to their lane, None while no lane has taken it."""
+        if version not in self.evaluation_asked:
+            self.evaluation_asked.add(version)
+            self.evaluations[version] = None
+
+    def score_command(self, member: Member) -> Score:
+        group_id = member.group.group_id
+        return Score(member.trajectory_id, member.attempt, group_id=group_id, prompt_id=group_id)
+
+    def train_command(self) -> Train:
+        groups = sorted(self.ledger.training.values(), key=lambda g: g.group_id)
+        return Train(
+            iteration=self.window.newest,
+            group_ids=tuple(g.group_id for g in groups),
+            attempts=tuple(tuple(m.attempt for m in g.members) for g in groups),
+        )
+
+    # -- going on --------------------------------------------------------------------------------------------
+
+    def _advance(self) -> list[Command]:
+        """All that can be done now, in a fixed order. Saying nothing twice makes it safe to ask after any event."""
+        reached = self.window.newest >= self.goal and not self.window.training
+        if reached:
+            self.ask_for_evaluation(self.window.newest)
+        lanes = ready_lanes(self.lanes)
+        commands = self._turn_over(lanes)
+        if self.ledger.waiting:
+            commands += resend_waiting(self.ledger, self.leases, lanes, self.now)
+        commands += self._issue(lanes)
+        commands += self._evaluate(lanes)
+        commands += self._train()
+        commands += self._retire()
+        if reached and not self.evaluations:
+            self.stop("finished", f"{self.window.newest} iterations done")
+        return commands
+
+    def _turn_over(self, lanes: list[Lane]) -> list[Command]:
+        wanted = {m.group.version for m in self.ledger.waiting.values()}
+        wanted |= {version for version, where in self.evaluations.items() if where is None}
+        commands: list[Command] = []
+        for lane in lanes:
+            commands += turn_over_versions(lane, wanted, self.window.newest, self.plan.live_versions)
+        return commands
+
+    def _issue(self, lanes: list[Lane]) -> list[Command]:
+        """Start new groups under the newest version of the roomiest lane, as far as the schedule admits."""
+        commands: list[Command] = []
+        consumable = self.goal * self.plan.groups_per_batch
+        while (lane := roomiest(lanes)) is not None:
+            version = lane.newest
+            assert version is not None
+            if self.ledger.issued - len(self.ledger.quarantined) >= consumable:
+                break
+            if not self.schedule.admits(self.window, version):
+                break
+            group = self.ledger.issue(version)
+            commands.append(send(self.ledger, self.leases, lane, group, group.members, self.now))
+        return commands
+
+    def _evaluate(self, lanes: list[Lane]) -> list[Command]:
+        commands: list[Command] = []
+        for version, where in self.evaluations.items():
+            lane = next((x for x in lanes if version in x.loaded), None) if where is None else None
+            if lane is not None:
+                self.evaluations[version] = lane.lane
+                lane.evaluating.add(version)
+                commands.append(Evaluate(lane.lane, version))
+        return commands
+
+    def _train(self) -> list[Command]:
+        if self.learner is not Health.READY or self.window.training or self.window.newest >= self.goal:
+            return []
+        groups = self.schedule.batch(self.window)
+        if groups is None:
+            return []
+        for group in groups:
+            if not 0 <= self.window.staleness(group.version) <= self.plan.bound:
+                raise InvariantError(f"C3: group {group.group_id} has staleness {self.window.staleness(group.version)}")
+        self.ledger.take(groups)
+        self.window.iteration += 1
+        return [self.train_command()]
+
+    def _retire(self) -> list[Command]:
+        """A version is retired once no trajectory and no evaluation needs it and no lane holds it."""
+        commands: list[Command] = []
+        for version in sorted(self.live_versions - {self.window.newest}):
+            held = any(version in lane.loaded or version in lane.loading for lane in self.lanes)
+            if not held and not self.ledger.needs(version) and version not in self.evaluations:
+                self.live_versions.discard(version)
+                commands.append(Retire(version))
+        return commands

@@ -1,0 +1,42 @@
+"""Multi-version streaming (DORA, arXiv 2604.26256): admit by the demand bound, train on the oldest ready groups.
+
+*Bounded-staleness invariant* (C3): see `offbeat.flow.staleness`. Nothing is ever dropped: an old trajectory that
+is not finished holds the next batch back (drain).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from offbeat.flow.ledger import LiveGroup
+from offbeat.flow.staleness import admits, may_start
+from offbeat.flow.window import Window
+
+
+class MultiVersion:
+    def admits(self, window: Window, version: int) -> bool:
+        plan = window.plan
+        if window.in_hand() + plan.group_size > plan.outstanding_limit:
+            return False
+        return admits(
+            window.outstanding,
+            version,
+            window.newest,
+            window.iteration,
+            plan.bound,
+            plan.batch_size,
+            plan.group_size,
+        )
+
+    def batch(self, window: Window) -> list[LiveGroup] | None:
+        plan = window.plan
+        if window.ready_count() < plan.groups_per_batch:
+            return None
+        chosen = list(islice(window.ready(), plan.groups_per_batch))
+
+        def rest(u: int) -> int:
+            return window.outstanding(u) - plan.group_size * sum(g.version <= u for g in chosen)
+
+        if may_start(rest, window.newest, window.iteration, plan.bound, plan.batch_size):
+            return chosen
+        return None

@@ -1,0 +1,46 @@
+"""What a schedule may look at: counts and sizes, nothing it could change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offbeat.flow.ledger import Ledger, LiveGroup
+from offbeat.flow.plan import Plan
+from offbeat.flow.staleness import staleness
+
+
+class Window:
+    """The state of a run as a schedule sees it.
+
+    `iteration` is the next RL iteration to start; `newest` the newest published version. They are equal while
+    the learner is idle; while it trains, iteration = newest + 1.
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger) -> None:
+        self.plan = plan
+        self._ledger = ledger
+        self.iteration = 0
+        self.newest = 0
+
+    @property
+    def training(self) -> bool:
+        return bool(self._ledger.training)
+
+    def staleness(self, version: int) -> int:
+        """Staleness of a trajectory of `version` if the next batch took it."""
+        return staleness(self.iteration, version)
+
+    def outstanding(self, u: int) -> int:
+        """Trajectories of version <= u, issued and not yet given to the trainer."""
+        return self._ledger.outstanding(u)
+
+    def in_hand(self) -> int:
+        """All trajectories outstanding, those in training included."""
+        return self.plan.group_size * (len(self._ledger.live) + len(self._ledger.training))
+
+    def ready(self) -> Iterator[LiveGroup]:
+        """Groups ready to train on, oldest version first."""
+        return self._ledger.ready()
+
+    def ready_count(self) -> int:
+        return self._ledger.ready_count()

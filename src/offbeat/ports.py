@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from offbeat.events import Command, Event
-from offbeat.records import Batch, Prompt, Span, StepReport
+from offbeat.records import Batch, FinishReason, Prompt, Span, StepReport
 
 
 class World(Protocol):
@@ -63,7 +63,7 @@ class Completion(msgspec.Struct, frozen=True):
     request_id: int
     slot: int
     span: Span
-    finish_reason: str
+    finish_reason: FinishReason
 
 
 class Generator(Protocol):

@@ -1,0 +1,162 @@
+"""Worker processes on this machine: start, talk, notice the end, replace.
+
+A worker that is replaced is ended first and its channel dropped, so nothing it still says is heard (zombie rule).
+Every worker inherits the run's lock, so a run directory stays locked until the last of them is gone.
+This file knows processes and messages, not what they mean.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from offbeat.backends.channel import Channel
+from offbeat.backends.messages import FromLane, FromLearner, FromPreparer, FromScorer, WorkerFailed
+
+MODULES = {
+    "lane": ("offbeat.backends.lane_process", FromLane),
+    "learner": ("offbeat.backends.learner_process", FromLearner),
+    "scorer": ("offbeat.backends.scorer_process", FromScorer),
+    "preparer": ("offbeat.backends.preparer_process", FromPreparer),
+}
+
+
+class Name(NamedTuple):
+    """Which worker: its kind and, for lanes, its number."""
+
+    kind: str
+    index: int = 0
+
+
+class Died(msgspec.Struct, frozen=True):
+    """A worker's process ended by itself or by somebody else's hand."""
+
+    reason: str
+
+
+class Worker:
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+        self.process = process
+        self.channel = channel
+        self.failure = ""
+
+
+class LocalBackend:
+    """Workers by name. `poll` returns what they said, in order of arrival, and who died."""
+
+    def __init__(self, errors: Path | None, threads: int, keep_open: tuple[int, ...] = ()) -> None:
+        self.workers: dict[Name, Worker] = {}
+        self._errors = errors
+        self._threads = threads
+        self._keep_open = keep_open
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+
+    def start(self, name: Name, hello: msgspec.Struct, threads: int | None = None) -> None:
+        """Start a worker, ending the one of the same name first."""
+        self.end(name)
+        module, incoming = MODULES[name.kind]
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(threads or self._threads),
+            "MKL_NUM_THREADS": str(threads or self._threads),
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
+        }
+        with open(self._errors or os.devnull, "ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), *self._keep_open),
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+        theirs.close()
+        worker = Worker(process, Channel(ours, incoming))
+        self.workers[name] = worker
+        self._selector.register(ours, selectors.EVENT_READ, name)
+        self.send(name, hello)
+
+    def send(self, name: Name, message: msgspec.Struct) -> None:
+        """Nothing happens when the worker is gone: its death is on its way."""
+        worker = self.workers.get(name)
+        if worker is not None and not worker.channel.closed:
+            worker.channel.send(message)
+            self._watch_writes(name, worker)
+
+    def end(self, name: Name) -> None:
+        """End a worker at once; nothing more is heard of it."""
+        worker = self.workers.pop(name, None)
+        if worker is None:
+            return
+        self._selector.unregister(worker.channel.sock)
+        worker.channel.close()
+        worker.process.kill()
+        worker.process.wait()
+
+    def end_all(self) -> None:
+        for name in list(self.workers):
+            self.end(name)
+
+    def wake(self) -> None:
+        """Let a `poll` under way return; safe in a signal handler."""
+        os.write(self._wake_write, b".")
+
+    def poll(self, seconds: float) -> list[tuple[Name, Any]]:
+        """Wait up to `seconds` for messages or deaths."""
+        heard: list[tuple[Name, Any]] = []
+        for key, mask in self._selector.select(max(0.0, seconds)):
+            name = key.data
+            if name is None:
+                os.read(self._wake_read, 4096)
+                continue
+            worker = self.workers.get(name)
+            if worker is None:
+                continue
+            if mask & selectors.EVENT_WRITE:
+                worker.channel.flush()
+                self._watch_writes(name, worker)
+            for message in worker.channel.receive():
+                if isinstance(message, WorkerFailed):
+                    worker.failure = message.reason
+                heard.append((name, message))
+            if worker.channel.closed:
+                heard.append((name, self._died(name, worker)))
+        return heard
+
+    def _watch_writes(self, name: Name, worker: Worker) -> None:
+        if worker.channel.closed:
+            return
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.wants_to_write else 0)
+        self._selector.modify(worker.channel.sock, mask, name)
+
+    def _died(self, name: Name, worker: Worker) -> Died:
+        try:
+            code = worker.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            code = worker.process.wait()
+        self.end(name)
+        if worker.failure:
+            return Died(worker.failure)
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        where = f"; its last words are in {self._errors}" if self._errors and code > 0 else ""
+        return Died(f"the {name.kind} process ended by {how}{where}")
+
+    def close(self) -> None:
+        self.end_all()
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)

@@ -1,0 +1,110 @@
+"""Where published versions lie and how one is proved to be what it claims.
+
+    RUN/versions/000012/  model.safetensors  optimizer.safetensors  manifest.json
+
+A version's directory appears whole or not at all (written aside, synced, renamed). *Publish invariant*: before the
+first token of a version is sampled, the engine that samples it has checked the file's SHA-256 against the log's
+and its own log-probs of a fixed prompt (the canary) against the learner's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from offbeat.errors import WeightsError
+
+CANARY_TOLERANCE = 1e-3
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """A fixed prompt [P] and response [L] with the learner's log-probs [L] of it under the published weights."""
+
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    target_logprobs: tuple[float, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`version`, and the SHA-256 of its model.safetensors."""
+
+    version: int
+    digest: str
+    canary: Canary
+
+
+def version_directory(run_directory: Path, version: int) -> Path:
+    return run_directory / "versions" / f"{version:06d}"
+
+
+def weights_file(run_directory: Path, version: int) -> Path:
+    return version_directory(run_directory, version) / "model.safetensors"
+
+
+def publish(
+    run_directory: Path, version: int, save: Callable[[Path], str], canary: Callable[[], Canary]
+) -> Manifest:
+    """Write a version: `save(directory)` writes the files and returns the weights' digest. Atomic."""
+    final = version_directory(run_directory, version)
+    aside = final.with_name(f".{final.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    manifest = Manifest(version, save(aside), canary())
+    with open(aside / "manifest.json", "wb") as file:
+        file.write(msgspec.json.encode(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(aside)
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(aside, final)
+    sync_directory(final.parent)
+    return manifest
+
+
+def read_manifest(run_directory: Path, version: int, digest: str) -> Manifest:
+    """The manifest of a version whose weights have `digest`. Raises WeightsError unless all three agree."""
+    file = version_directory(run_directory, version) / "manifest.json"
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise WeightsError(f"version {version}: no usable manifest at {file} ({error})") from None
+    found = file_digest(weights_file(run_directory, version))
+    if not manifest.version == version or not manifest.digest == found == digest:
+        raise WeightsError(
+            f"version {version}: announced {digest[:12]}, manifest of version {manifest.version} says"
+            f" {manifest.digest[:12]}, the file is {found[:12]}"
+        )
+    return manifest
+
+
+def check_canary(manifest: Manifest, score: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[float]]) -> None:
+    """Raise WeightsError unless `score` gives the canary's log-probs: the engine serves what was published."""
+    canary = manifest.canary
+    behaviour = list(score(canary.prompt_ids, canary.response_ids))
+    error = max((abs(b - t) for b, t in zip(behaviour, canary.target_logprobs, strict=True)), default=0.0)
+    if not error <= CANARY_TOLERANCE:
+        raise WeightsError(
+            f"version {manifest.version}: the engine's log-probs of the canary differ by {error:.2g} from the"
+            " learner's: it does not serve the published weights"
+        )
+
+
+def file_digest(file: Path) -> str:
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise WeightsError(f"weights {file} cannot be read: {error.strerror}") from None
+
+
+def sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""Time and chance, shared by every world. Imports nothing of offbeat."""

@@ -1,0 +1,154 @@
+"""A version on disk: model.safetensors with Hugging Face names, optimizer.safetensors with all else to go on from.
+
+*Bitwise-resume invariant*: a learner restored from these files continues exactly as the one that wrote them.
+The optimizer file names the digest of the model file it belongs to; each file is synced and renamed into place,
+the model last. safetensors and JSON only, no pickle. Knows no batch and no loss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from offbeat.errors import WeightsError
+from offbeat.learner.optimizer_state import decode_state, encode_state
+from offbeat.learner.policy import Policy
+
+MODEL_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "vocab.txt", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where training stands: the learner's version (it fixes the learning rate) and the current run of skips."""
+
+    version: int
+    consecutive_skips: int
+
+
+def save_checkpoint(directory: Path, policy: Policy, optimizer: torch.optim.Optimizer, position: Position) -> str:
+    """Write both files into `directory`, made where it is missing; return the SHA-256 of model.safetensors.
+
+    Raises WeightsError or OSError where the disk refuses.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    model_aside = _write_aside(directory / MODEL_FILE, policy.weights(), {"format": "pt"})
+    digest = _digest(model_aside)
+    tensors, optimizer_json = encode_state(policy.model, optimizer)
+    metadata = {
+        "format": "pt",
+        "position": msgspec.json.encode(position).decode(),
+        "optimizer": optimizer_json,
+        "model_digest": digest,
+    }
+    os.rename(_write_aside(directory / OPTIMIZER_FILE, tensors, metadata), directory / OPTIMIZER_FILE)
+    os.rename(model_aside, directory / MODEL_FILE)
+    _sync(directory)
+    return digest
+
+
+def load_checkpoint(
+    directory: Path, policy: Policy, optimizer: torch.optim.Optimizer, version: int | None = None
+) -> Position:
+    """Load both files into `policy` and `optimizer`.
+
+    Raises WeightsError for damage, another shape or, where `version` is given, another version.
+    """
+    digest = load_weights(directory / MODEL_FILE, policy)
+    file = directory / OPTIMIZER_FILE
+    tensors, metadata = _read(file)
+    try:
+        position = msgspec.json.decode(metadata["position"], type=Position)
+        optimizer_json, model_digest = metadata["optimizer"], metadata["model_digest"]
+    except (KeyError, msgspec.DecodeError) as error:
+        raise WeightsError(f"{file}: not an optimizer state of offbeat ({error})") from None
+    if model_digest != digest:
+        raise WeightsError(f"{file}: belongs to weights {model_digest[:12]}, not to {digest[:12]} beside it")
+    if version is not None and position.version != version:
+        raise WeightsError(f"{file}: is of version {position.version}, not {version}")
+    decode_state(policy.model, optimizer, tensors, optimizer_json)
+    return position
+
+
+def load_weights(file: Path, policy: Policy) -> str:
+    """Copy the weights of a safetensors file into `policy`; return the file's SHA-256.
+
+    Raises WeightsError unless names, shapes and floating dtypes are exactly the policy's.
+    """
+    tensors, _ = _read(file)
+    own = policy.weights()
+    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or unknown:
+        raise WeightsError(f"weights {file}: {_names('missing', missing)}{_names('unknown', unknown)}")
+    for name, tensor in own.items():
+        found = tensors[name]
+        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            raise WeightsError(
+                f"weights {file}: {name} is {found.dtype} {tuple(found.shape)},"
+                f" the model has {tensor.dtype} {tuple(tensor.shape)}"
+            )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+    return _digest(file)
+
+
+def export_policy(directory: Path, policy: Policy, model_dir: Path) -> None:
+    """Write a Hugging Face directory: config, weights in float32, tokenizer files copied from `model_dir`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        if (model_dir / name).is_file():
+            shutil.copyfile(model_dir / name, directory / name)
+    policy.config.save_pretrained(directory)
+    os.rename(_write_aside(directory / MODEL_FILE, policy.weights(), {"format": "pt"}), directory / MODEL_FILE)
+    _sync(directory)
+
+
+def _read(file: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise WeightsError(f"weights {file}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"weights {file}: damaged or not safetensors ({error})") from None
+
+
+def _names(what: str, names: list[str]) -> str:
+    return f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}) " if names else ""
+
+
+def _write_aside(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> Path:
+    """Write and sync a safetensors file under a name beside `file`; the caller renames it into place."""
+    aside = file.with_name(f".{file.name}.writing")
+    try:
+        safetensors.torch.save_file(tensors, aside, metadata=metadata)
+    except SafetensorError as error:
+        raise WeightsError(f"weights {file}: cannot be written ({error})") from None
+    _sync(aside)
+    return aside
+
+
+def _digest(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

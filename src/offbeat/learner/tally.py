@@ -1,0 +1,88 @@
+"""What an iteration did, counted: sums per optimizer update, and the StepReport made of them.
+
+*Finite-report invariant*: every number of a report is finite. Means run over the updates that were not skipped (over
+their tokens); where all were skipped they are 0, and `skipped_updates` says why. Knows no model and no optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from offbeat.learner.objective import ObjectiveStatistics
+from offbeat.records import Batch, StepReport
+
+
+class Update:
+    """The sums of one optimizer update, filled micro-batch by micro-batch and then closed."""
+
+    def __init__(self) -> None:
+        self._rows: list[Tensor] = []
+        self.loss = 0.0
+        self.entropy_sum = 0.0
+        self.tokens = 0.0
+        self.ratio_sum = 0.0
+        self.clipped = 0.0
+        self.lag_kl_sum = 0.0
+        self.ratio_max = 0.0
+        self.gradient_norm = 0.0
+        self.skipped = False
+
+    def add(self, loss: Tensor, entropy_sum: Tensor, sums: ObjectiveStatistics) -> None:
+        """Take up one micro-batch; nothing is read from the tensors yet."""
+        row = (loss.detach().double(), entropy_sum, sums.tokens, sums.ratio_sum, sums.clipped, sums.lag_kl_sum)
+        self._rows.append(torch.stack([*row, sums.ratio_max]))
+
+    def close(self, gradient_norm: float) -> None:
+        """Add up. Skipped is an update whose loss or gradient norm is not finite."""
+        rows = [row.tolist() for row in self._rows]
+        (
+            self.loss, self.entropy_sum, self.tokens, self.ratio_sum, self.clipped, self.lag_kl_sum
+        ) = (sum(column) for column in list(zip(*rows, strict=True))[:6])  # fmt: skip
+        self.ratio_max = max(row[6] for row in rows)
+        self.gradient_norm = gradient_norm
+        self.skipped = not (math.isfinite(self.loss) and math.isfinite(gradient_norm))
+
+
+def report(
+    batch: Batch,
+    updates: Sequence[Update],
+    zero_advantage_groups: int,
+    learning_rate: float,
+    consecutive_skips: int,
+    train_seconds: float,
+) -> StepReport:
+    """The report of an iteration; `publish_seconds` is 0 until somebody publishes and says how long it took.
+
+    `tokens` are response tokens; `prompt_tokens` count a prompt once per trajectory. `loss` and `gradient_norm` (before
+    clipping) are means over updates. `reward_std` is the standard deviation of all rewards (divisor n).
+    """
+    done = [update for update in updates if not update.skipped]
+    tokens = sum(update.tokens for update in done) or 1.0
+    rewards = list(chain.from_iterable(group.rewards for group in batch.groups))
+    return StepReport(
+        iteration=batch.iteration,
+        trajectories=len(rewards),
+        tokens=sum(len(trajectory.token_ids) for group in batch.groups for trajectory in group.trajectories),
+        prompt_tokens=sum(len(group.prompt.token_ids) * len(group.trajectories) for group in batch.groups),
+        reward_mean=statistics.fmean(rewards),
+        reward_std=statistics.pstdev(rewards),
+        zero_advantage_groups=zero_advantage_groups,
+        loss=statistics.fmean(update.loss for update in done) if done else 0.0,
+        gradient_norm=statistics.fmean(update.gradient_norm for update in done) if done else 0.0,
+        ratio_mean=sum(update.ratio_sum for update in done) / tokens,
+        ratio_max=max((update.ratio_max for update in done), default=0.0),
+        clip_share=sum(update.clipped for update in done) / tokens,
+        policy_lag_kl=sum(update.lag_kl_sum for update in done) / tokens,
+        entropy=sum(update.entropy_sum for update in done) / tokens,
+        learning_rate=learning_rate,
+        skipped_updates=sum(update.skipped for update in updates),
+        consecutive_skips=consecutive_skips,
+        train_seconds=train_seconds,
+        publish_seconds=0.0,
+    )

@@ -25,34 +25,34 @@ class _Command(msgspec.Struct, frozen=True, tag=True, tag_field="command"):
 # -- events ----------------------------------------------------------------------------------------------------
 
 
-class Opened(_Event):
+class Opened(_Event, frozen=True):
     """A main process took the run up: session 0 is the first, more are resumes. Nothing of an earlier one runs."""
 
     session: int
 
 
-class LaneReady(_Event):
+class LaneReady(_Event, frozen=True):
     """Lane `lane` answered with `slots` free slots and no version loaded."""
 
     lane: int
     slots: int
 
 
-class LaneLost(_Event):
+class LaneLost(_Event, frozen=True):
     """The process behind a lane ended or was ended; all it held is gone."""
 
     lane: int
     reason: str
 
 
-class VersionLoaded(_Event):
+class VersionLoaded(_Event, frozen=True):
     """The lane holds `version`; checksum, version handshake and log-prob canary passed."""
 
     lane: int
     version: int
 
 
-class Progress(_Event):
+class Progress(_Event, frozen=True):
     """A lane's heartbeat: decoded tokens so far of each trajectory it holds, queued ones as 0.
 
     `decoded` counts every token the lane's process decoded since it started, evaluation included.
@@ -65,7 +65,7 @@ class Progress(_Event):
     decoded: int = 0
 
 
-class Finished(_Event):
+class Finished(_Event, frozen=True):
     """One attempt at a trajectory ended normally. Times are seconds of run time, as measured by the lane."""
 
     trajectory_id: int
@@ -79,7 +79,7 @@ class Finished(_Event):
     ended: float
 
 
-class GenerationFailed(_Event):
+class GenerationFailed(_Event, frozen=True):
     """One attempt at a trajectory failed in the engine."""
 
     trajectory_id: int
@@ -87,14 +87,14 @@ class GenerationFailed(_Event):
     reason: str
 
 
-class PromptRejected(_Event):
+class PromptRejected(_Event, frozen=True):
     """A prompt cannot be generated from at all (longer than the context, not encodable)."""
 
     group_id: int
     reason: str
 
 
-class Scored(_Event):
+class Scored(_Event, frozen=True):
     """The reward of one attempt at a trajectory, a finite number."""
 
     trajectory_id: int
@@ -102,7 +102,7 @@ class Scored(_Event):
     reward: float
 
 
-class ScoreFailed(_Event):
+class ScoreFailed(_Event, frozen=True):
     """The reward function raised, ran out of time, or gave something that is not a finite number."""
 
     trajectory_id: int
@@ -110,19 +110,19 @@ class ScoreFailed(_Event):
     reason: str
 
 
-class LearnerReady(_Event):
+class LearnerReady(_Event, frozen=True):
     """The learner answered and holds `version`."""
 
     version: int
 
 
-class LearnerLost(_Event):
+class LearnerLost(_Event, frozen=True):
     """The learner process ended or was ended."""
 
     reason: str
 
 
-class Trained(_Event):
+class Trained(_Event, frozen=True):
     """One RL iteration is done and version `version` = iteration + 1 is published with this digest.
 
     Logging this event is the commit point: the batch is consumed if and only if it is in the log.
@@ -135,7 +135,7 @@ class Trained(_Event):
     ended: float
 
 
-class Evaluated(_Event):
+class Evaluated(_Event, frozen=True):
     """Exact match of `version` on the held-out prompts, greedy and sampled, in [0, 1]."""
 
     version: int
@@ -144,24 +144,24 @@ class Evaluated(_Event):
     exact_match_sampled: float
 
 
-class EvaluationFailed(_Event):
+class EvaluationFailed(_Event, frozen=True):
     """An evaluation could not be completed; it is asked for again."""
 
     version: int
     reason: str
 
 
-class Tick(_Event):
+class Tick(_Event, frozen=True):
     """Nothing else happened for a while. Carries time only."""
 
 
-class StopRequested(_Event):
+class StopRequested(_Event, frozen=True):
     """The user asked to stop (Ctrl-C, SIGTERM)."""
 
     reason: str
 
 
-class WorldFailed(_Event):
+class WorldFailed(_Event, frozen=True):
     """Something no retry mends (full disk, unreadable weights). Ends the run with this reason."""
 
     reason: str
@@ -176,31 +176,31 @@ Event: TypeAlias = (
 # -- commands --------------------------------------------------------------------------------------------------
 
 
-class StartLane(_Command):
+class StartLane(_Command, frozen=True):
     """Start (or replace, ending what runs there) the process behind a lane."""
 
     lane: int
     reason: str = ""
 
 
-class StartLearner(_Command):
+class StartLearner(_Command, frozen=True):
     """Start (or replace) the learner with the checkpoint of `version`."""
 
     version: int
     reason: str = ""
 
 
-class LoadVersion(_Command):
+class LoadVersion(_Command, frozen=True):
     lane: int
     version: int
 
 
-class UnloadVersion(_Command):
+class UnloadVersion(_Command, frozen=True):
     lane: int
     version: int
 
 
-class Generate(_Command):
+class Generate(_Command, frozen=True):
     """Sample these trajectories (all of one group, so of one prompt) on `lane` under `version`.
 
     `attempts[i]` belongs to `trajectory_ids[i]`. A trajectory's id fixes its seed, so another attempt under the
@@ -215,19 +215,19 @@ class Generate(_Command):
     attempts: tuple[int, ...]
 
 
-class Abort(_Command):
+class Abort(_Command, frozen=True):
     lane: int
     trajectory_ids: tuple[int, ...]
 
 
-class Score(_Command):
+class Score(_Command, frozen=True):
     trajectory_id: int
     attempt: int
     group_id: int
     prompt_id: int
 
 
-class Train(_Command):
+class Train(_Command, frozen=True):
     """Consume these groups as the batch of `iteration`. `attempts[i]` are those of group i's trajectories."""
 
     iteration: int
@@ -235,25 +235,25 @@ class Train(_Command):
     attempts: tuple[tuple[int, ...], ...]
 
 
-class Evaluate(_Command):
+class Evaluate(_Command, frozen=True):
     lane: int
     version: int
 
 
-class Quarantine(_Command):
+class Quarantine(_Command, frozen=True):
     """Announces that a group left the run without being trained on, and why. Nothing needs to be done."""
 
     group_id: int
     reason: str
 
 
-class Retire(_Command):
+class Retire(_Command, frozen=True):
     """No trajectory needs `version` any more."""
 
     version: int
 
 
-class Stop(_Command):
+class Stop(_Command, frozen=True):
     """End the run: `finished` reached its goal, `interrupted` can be resumed, `failed` names a culprit."""
 
     outcome: Literal["finished", "interrupted", "failed"]

@@ -33,7 +33,7 @@ class Name(NamedTuple):
     """Which worker: its kind and, for lanes, its number."""
 
     kind: str
-    index: int = 0
+    number: int = 0
 
 
 class Died(msgspec.Struct, frozen=True):

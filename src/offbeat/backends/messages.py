@@ -1,12 +1,12 @@
 """What the main process and its workers say to each other. Weights never travel here: only where they lie.
 
-    main -> lane     LaneHello, LoadWeights, UnloadWeights, Sample, AbortSamples, AnswerHeldOut
-    lane -> main     LaneUp, WeightsLoaded, Sampled, SampleFailed, Beat, HeldOutAnswers, WorkerFailed
-    main -> learner  LearnerHello, TrainOn, ExportTo
-    learner -> main  LearnerUp, StepDone, Exported, WorkerFailed
-    main -> scorer   ScorerHello, ScoreThis
-    scorer -> main   ScorerUp, ScoreIs, ScoreRaised, WorkerFailed
-    main -> preparer PrepareHello;  preparer -> main  Preparing, Prepared, WorkerFailed
+main -> lane     LaneHello, LoadWeights, UnloadWeights, Sample, AbortSamples, AnswerHeldOut
+lane -> main     LaneUp, WeightsLoaded, Sampled, SampleFailed, Beat, HeldOutAnswers, WorkerFailed
+main -> learner  LearnerHello, TrainOn, ExportTo
+learner -> main  LearnerUp, StepDone, Exported, WorkerFailed
+main -> scorer   ScorerHello, ScoreThis
+scorer -> main   ScorerUp, ScoreIs, ScoreRaised, WorkerFailed
+main -> preparer PrepareHello;  preparer -> main  Preparing, Prepared, WorkerFailed
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from offbeat.records import Batch, Prompt, StepReport, Trajectory
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
-    pass
+    """Base of all messages: frozen, tagged with its class name."""
 
 
-class WorkerFailed(_Message):
+class WorkerFailed(_Message, frozen=True):
     """The worker ends, and why, in one line. `bad_input`: the user's input is to blame (exit code 2)."""
 
     reason: str
@@ -32,7 +32,7 @@ class WorkerFailed(_Message):
 # -- lane ------------------------------------------------------------------------------------------------------
 
 
-class LaneHello(_Message):
+class LaneHello(_Message, frozen=True):
     """`origin` is the monotonic clock's value at run time 0."""
 
     lane: int
@@ -41,63 +41,63 @@ class LaneHello(_Message):
     origin: float
 
 
-class LoadWeights(_Message):
+class LoadWeights(_Message, frozen=True):
     version: int
     digest: str
 
 
-class UnloadWeights(_Message):
+class UnloadWeights(_Message, frozen=True):
     version: int
 
 
-class Sample(_Message):
+class Sample(_Message, frozen=True):
     version: int
     prompt_ids: tuple[int, ...]
     trajectory_ids: tuple[int, ...]
     attempts: tuple[int, ...]
 
 
-class AbortSamples(_Message):
+class AbortSamples(_Message, frozen=True):
     trajectory_ids: tuple[int, ...]
 
 
-class AnswerHeldOut(_Message):
+class AnswerHeldOut(_Message, frozen=True):
     """Answer every prompt twice: greedy, and sampled at temperature 1."""
 
     version: int
     prompts: tuple[tuple[int, ...], ...]
 
 
-class LaneUp(_Message):
+class LaneUp(_Message, frozen=True):
     slots: int
 
 
-class WeightsLoaded(_Message):
+class WeightsLoaded(_Message, frozen=True):
     version: int
     digest: str
 
 
-class Sampled(_Message):
+class Sampled(_Message, frozen=True):
     trajectory: Trajectory
     slot: int
     started: float
     ended: float
 
 
-class SampleFailed(_Message):
+class SampleFailed(_Message, frozen=True):
     trajectory_id: int
     attempt: int
     reason: str
 
 
-class Beat(_Message):
+class Beat(_Message, frozen=True):
     trajectory_ids: tuple[int, ...]
     tokens: tuple[int, ...]
     busy_slots: int
     decoded: int
 
 
-class HeldOutAnswers(_Message):
+class HeldOutAnswers(_Message, frozen=True):
     """Token ids of the responses, in prompt order."""
 
     version: int
@@ -108,7 +108,7 @@ class HeldOutAnswers(_Message):
 # -- learner ---------------------------------------------------------------------------------------------------
 
 
-class LearnerHello(_Message):
+class LearnerHello(_Message, frozen=True):
     run_directory: str
     settings: dict[str, Any]
     version: int
@@ -116,19 +116,19 @@ class LearnerHello(_Message):
     origin: float
 
 
-class TrainOn(_Message):
+class TrainOn(_Message, frozen=True):
     batch: Batch
 
 
-class ExportTo(_Message):
+class ExportTo(_Message, frozen=True):
     directory: str
 
 
-class LearnerUp(_Message):
+class LearnerUp(_Message, frozen=True):
     version: int
 
 
-class StepDone(_Message):
+class StepDone(_Message, frozen=True):
     version: int
     digest: str
     report: StepReport
@@ -136,33 +136,33 @@ class StepDone(_Message):
     ended: float
 
 
-class Exported(_Message):
+class Exported(_Message, frozen=True):
     directory: str
 
 
 # -- scorer ----------------------------------------------------------------------------------------------------
 
 
-class ScorerHello(_Message):
+class ScorerHello(_Message, frozen=True):
     settings: dict[str, Any]
 
 
-class ScoreThis(_Message):
+class ScoreThis(_Message, frozen=True):
     ticket: int
     prompt: Prompt
     response: str
 
 
-class ScorerUp(_Message):
+class ScorerUp(_Message, frozen=True):
     pass
 
 
-class ScoreIs(_Message):
+class ScoreIs(_Message, frozen=True):
     ticket: int
     reward: float
 
 
-class ScoreRaised(_Message):
+class ScoreRaised(_Message, frozen=True):
     ticket: int
     reason: str
 
@@ -170,19 +170,19 @@ class ScoreRaised(_Message):
 # -- preparer --------------------------------------------------------------------------------------------------
 
 
-class PrepareHello(_Message):
+class PrepareHello(_Message, frozen=True):
     directory: str
     settings: dict[str, Any]
 
 
-class Preparing(_Message):
+class Preparing(_Message, frozen=True):
     """`share` is the part done in [0, 1]."""
 
     note: str
     share: float
 
 
-class Prepared(_Message):
+class Prepared(_Message, frozen=True):
     digest: str
     parameters: int
 

@@ -46,9 +46,7 @@ def weights_file(run_directory: Path, version: int) -> Path:
     return version_directory(run_directory, version) / "model.safetensors"
 
 
-def publish(
-    run_directory: Path, version: int, save: Callable[[Path], str], canary: Callable[[], Canary]
-) -> Manifest:
+def publish(run_directory: Path, version: int, save: Callable[[Path], str], canary: Callable[[], Canary]) -> Manifest:
     """Write a version: `save(directory)` writes the files and returns the weights' digest. Atomic."""
     final = version_directory(run_directory, version)
     aside = final.with_name(f".{final.name}.writing")

@@ -27,6 +27,8 @@ def _current(s: Scheduler, trajectory_id: int, attempt: int, status: Status) -> 
 
 def opened(s: Scheduler, event: e.Opened) -> list[e.Command]:
     """Start every process; what ran in an earlier session waits to be restarted or is asked for again."""
+    s.stopped = None
+    s.quarantined_in_a_row = 0
     commands: list[e.Command] = []
     for lane in s.lanes:
         for member in list(lane.held.values()):

@@ -16,6 +16,7 @@ from offbeat.events import (
     Command,
     Evaluate,
     Event,
+    Opened,
     Quarantine,
     Retire,
     Score,
@@ -35,7 +36,7 @@ from offbeat.flow.window import Window
 
 
 class Scheduler:
-    """Folds events into commands. `stopped` holds the Stop once there is one; nothing follows it."""
+    """Folds events into commands. `stopped` holds the Stop once there is one; only a resume may follow it."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -57,7 +58,7 @@ class Scheduler:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event in and return what to do now, in order."""
-        if self.stopped:
+        if self.stopped and (self.stopped.outcome == "finished" or not isinstance(event, Opened)):
             return []
         self.now = max(self.now, now)
         commands = REACTIONS[type(event)](self, event)

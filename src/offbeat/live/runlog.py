@@ -133,7 +133,8 @@ class RunLog:
         ).fetchone()
         if row is None:
             raise RunDirectoryError(f"run {self.file.parent}: the prompt of group {group_id} is missing in the log")
-        return Prompt(*row[:4], token_ids=msgspec.msgpack.decode(row[4], type=tuple[int, ...]))
+        prompt_id, dataset, text, answer, token_ids = row
+        return Prompt(prompt_id, dataset, text, answer, msgspec.msgpack.decode(token_ids, type=tuple[int, ...]))
 
     def trajectory(self, trajectory_id: int, attempt: int) -> tuple[Trajectory, float | None]:
         row = self._db.execute(

@@ -1,0 +1,53 @@
+"""Prepares a run directory in a process of its own, where it may use every core: policy, version 0, its canary."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from offbeat.backends.messages import Prepared, PrepareHello, Preparing, ToPreparer
+from offbeat.backends.weights import Canary, publish
+from offbeat.backends.worker import Link, set_threads, work
+from offbeat.settings import settings_from
+from offbeat.tasks import make_task
+
+CANARY_TOKENS = 32
+
+
+def main(link: Link) -> None:
+    hello = link.next()
+    assert isinstance(hello, PrepareHello)
+    settings = settings_from(hello.settings)
+    task = make_task(settings.task, settings.run.seed)
+    task.validate()
+    set_threads(os.cpu_count() or 1)
+    from offbeat.learner.step import PolicyLearner
+    from offbeat.models import prepare_policy
+    from offbeat.models.tokens import encode_prompt, load_tokenizer
+
+    run_directory = Path(hello.directory)
+    source = prepare_policy(settings, lambda note, share: link.send(Preparing(note, share)))
+    policy = run_directory / "policy"
+    policy.mkdir(parents=True)
+    for file in source.iterdir():
+        if file.suffix in {".json", ".jinja", ".model", ".txt"} and not file.name.endswith(".index.json"):
+            shutil.copy2(file, policy / file.name)
+    learner = PolicyLearner.open(source, settings)
+    tokenizer = load_tokenizer(policy)
+    prompt = task.held_out(1)[0]
+    prompt_ids = tuple(encode_prompt(tokenizer, prompt.text))
+    answer = tokenizer.encode(prompt.answer, add_special_tokens=False)
+    response_ids = tuple(answer[:CANARY_TOKENS]) or prompt_ids[-1:]
+
+    def canary() -> Canary:
+        return Canary(prompt_ids, response_ids, tuple(learner.score(prompt_ids, response_ids)))
+
+    manifest = publish(run_directory, 0, learner.publish, canary)
+    parameters = sum(parameter.numel() for parameter in learner.policy.model.parameters())
+    link.send(Prepared(manifest.digest, parameters))
+    link.drain()
+
+
+if __name__ == "__main__":
+    work(main, ToPreparer)

@@ -1,0 +1,186 @@
+"""The command line. Bad input is one line on standard error and exit code 2; `--json` prints one object, nothing else.
+
+Exit codes: 0 done, 1 the run failed or an audit found violations, 2 bad input, 130 interrupted (can be resumed).
+Heavy imports happen inside commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offbeat import __version__
+from offbeat.errors import OffbeatError, SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from offbeat.live.rundir import OpenRun
+    from offbeat.loop import Observer
+    from offbeat.settings import Settings
+
+UsageError = typer.BadParameter.__base__  # typer carries click inside since 0.20, and outside before
+assert UsageError is not None
+
+app = typer.Typer(
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Asynchronous reinforcement learning that keeps the stability of synchronous training.",
+)
+
+Config = Annotated[Path | None, typer.Argument(help="TOML settings; without it the built-in default.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Directory for the run; made, must not hold anything yet.")]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with the interrupted run in this directory.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, may be repeated.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else there.")]
+RunDirectory = Annotated[Path, typer.Argument(help="Directory of a run.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        typer.echo(f"offbeat {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+@app.command()
+def train(
+    config: Config = None, out: Out = None, resume: Resume = None, overrides: Overrides = None, as_json: AsJson = False
+) -> None:
+    """Train a policy asynchronously, show progress, write a report."""
+    from rich.console import Console
+
+    from offbeat.settings import load_settings
+
+    console = Console(stderr=True)
+    if resume is not None:
+        if config is not None or overrides or out is not None:
+            raise SettingsError(f"--resume {resume}: a resumed run keeps its settings; give no CONFIG, --out or --set")
+        outcome = _go_on(resume, None, console)
+    else:
+        settings = load_settings(config, overrides)
+        directory = out or Path("out") / f"run-{datetime.now():%Y%m%d-%H%M%S}"
+        outcome = _go_on(directory, settings, console)
+    _finish(resume or directory, outcome, as_json, console)
+
+
+def _go_on(directory: Path, settings: Settings | None, console: Console) -> tuple[str, str]:
+    """Run until it stops; (outcome, reason)."""
+    from offbeat import wire
+    from offbeat.report.watch import Watch
+
+    watches: list[Watch] = []
+
+    def observers(opened: OpenRun) -> list[Observer]:
+        watches.append(Watch(opened.settings, console))
+        for _, now, event, commands in opened.log.events():
+            watches[-1].saw(event, now, commands)
+        return [watches[-1].saw]
+
+    try:
+        if settings is not None:
+            with Watch(settings, console) as watch:
+                wire.start(directory, settings, watch.preparing)
+        stop = wire.go_on(directory, observers, lambda words: console.print(words, style="dim"))
+    finally:
+        for watch in watches:
+            watch.close()
+    return stop.outcome, stop.reason
+
+
+def _finish(directory: Path, outcome: tuple[str, str], as_json: bool, console: Console) -> None:
+    """Report, last words, exit code."""
+    from offbeat.report.page import write_report
+    from offbeat.report.read import read_run
+    from offbeat.report.summary import closing_words, summary
+
+    report = write_report(directory)
+    result = summary(read_run(directory)) | {"report": str(report)}
+    if as_json:
+        typer.echo(json.dumps(result))
+    console.print(closing_words(result), highlight=False)
+    how, reason = outcome
+    if how == "interrupted":
+        _complain(f"{reason}; go on with: offbeat train --resume {directory}")
+        raise typer.Exit(130)
+    if how == "failed":
+        _complain(f"{reason}; what was learned is kept: offbeat train --resume {directory}")
+        raise typer.Exit(1)
+
+
+@app.command()
+def verify(
+    run: RunDirectory,
+    recompute: Annotated[int, typer.Option(min=0, help="Re-score so many trajectories under stored weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Which ones are re-scored.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Audit a run from its log alone: C1, C2, C3, staleness, behaviour log-probs."""
+    from rich.console import Console
+
+    from offbeat.report.audit import audit
+    from offbeat.report.read import read_run
+
+    opened = read_run(run)
+    found = audit(opened)
+    if recompute:
+        from offbeat.report.recompute import recompute as rescore
+
+        found = found.with_recomputed(*rescore(opened, recompute, seed))
+    if as_json:
+        typer.echo(json.dumps(found.to_json()))
+    else:
+        Console().print(found)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    run: RunDirectory,
+    out: Annotated[Path | None, typer.Option("--out", help="The page to write; default DIR/report.html.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the HTML report of a run, finished or not."""
+    from offbeat.report.page import write_report
+
+    page = write_report(run, out)
+    typer.echo(json.dumps({"report": str(page)}) if as_json else str(page))
+
+
+def _complain(words: str) -> None:
+    typer.echo(f"offbeat: {words}", err=True)
+
+
+def main() -> None:
+    """Entry point: turns every expected error into one line and its exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        _complain(error.format_message())
+        sys.exit(2)
+    except typer.Abort:
+        _complain("interrupted")
+        sys.exit(130)
+    except OffbeatError as error:
+        _complain(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The held-out exam: answers come from a lane, marks from the scorer, one Evaluated from both.
+
+A mark that could not be given is left out of the mean, never counted as wrong.
+"""
+
+from __future__ import annotations
+
+from offbeat import events as e
+from offbeat.backends.messages import HeldOutAnswers
+from offbeat.live.prompts import PromptBook
+from offbeat.live.scoring import Scoring, Verdict
+
+
+class HeldOutDesk:
+    def __init__(self, prompts: PromptBook, scoring: Scoring) -> None:
+        self._prompts = prompts
+        self._scoring = scoring
+        self._marks: dict[int, dict[tuple[str, int], Verdict]] = {}
+        self._round: dict[int, int] = {}
+
+    @property
+    def token_ids(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(prompt.token_ids for prompt in self._prompts.held_out)
+
+    def begin(self, version: int) -> None:
+        """A lane was asked; what an earlier, lost lane answered no longer counts."""
+        self._marks[version] = {}
+        self._round[version] = self._round.get(version, 0) + 1
+
+    def score(self, answers: HeldOutAnswers) -> None:
+        """Ask for the marks of both sets of answers."""
+        version = answers.version
+        for mode, responses in (("greedy", answers.greedy), ("sampled", answers.sampled)):
+            for i, response in enumerate(responses):
+                key = ("held-out", version, self._round[version], mode, i)
+                self._scoring.ask(key, self._prompts.held_out[i], self._prompts.text(response), urgent=False)
+
+    def judged(self, verdict: Verdict) -> e.Event | None:
+        """Book a mark; the last one gives the event."""
+        if not isinstance(verdict.key, tuple) or verdict.key[0] != "held-out":
+            return None
+        _, version, turn, mode, i = verdict.key
+        if turn != self._round.get(version) or version not in self._marks:
+            return None
+        marks = self._marks[version]
+        marks[mode, i] = verdict
+        if len(marks) < 2 * len(self._prompts.held_out):
+            return None
+        del self._marks[version]
+        shares = []
+        for wanted in ("greedy", "sampled"):
+            rewards = [v.reward for (mode, _), v in marks.items() if mode == wanted and v.reward is not None]
+            if not rewards:
+                return e.EvaluationFailed(version, next(iter(marks.values())).reason)
+            shares.append(sum(reward == 1.0 for reward in rewards) / len(rewards))
+        return e.Evaluated(version, len(self._prompts.held_out), *shares)

@@ -1,0 +1,42 @@
+"""Prompts by position, with their token ids, and responses as text: the task and the tokenizer behind one desk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from offbeat.models.tokens import decode_response, encode_prompt, load_tokenizer
+from offbeat.ports import Task
+from offbeat.records import Prompt, Trajectory
+
+
+class PromptBook:
+    """`held_out` is fixed; training prompts are drawn by id and kept while they are in use."""
+
+    def __init__(self, task: Task, policy: Path, held_out: int) -> None:
+        self._task = task
+        self._tokenizer = load_tokenizer(policy)
+        self._kept: dict[int, Prompt] = {}
+        self.held_out = [self._encoded(prompt) for prompt in task.held_out(held_out)]
+
+    def prompt(self, prompt_id: int) -> Prompt:
+        found = self._kept.get(prompt_id)
+        if found is None:
+            found = self._kept[prompt_id] = self._encoded(self._task.prompt(prompt_id))
+        return found
+
+    def forget_before(self, prompt_id: int) -> None:
+        """Prompts older than this are rarely needed again; they can always be drawn anew."""
+        for old in [kept for kept in self._kept if kept < prompt_id]:
+            del self._kept[old]
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        return decode_response(self._tokenizer, list(token_ids))
+
+    def with_text(self, trajectory: Trajectory) -> Trajectory:
+        return msgspec.structs.replace(trajectory, text=self.text(trajectory.token_ids))
+
+    def _encoded(self, prompt: Prompt) -> Prompt:
+        return msgspec.structs.replace(prompt, token_ids=tuple(encode_prompt(self._tokenizer, prompt.text)))

@@ -1,0 +1,44 @@
+"""The shelf of published versions in a run directory: which digests the log announced, which files may go.
+
+Live versions stay, and so do the newest `keep` retired ones (for `offbeat verify --recompute`). Optimizer state is
+kept for the newest two versions only: the one to resume from and the one before it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from offbeat.backends.weights import version_directory
+
+
+class VersionShelf:
+    """`digests` maps every published version to the SHA-256 of its weights, as the run log has it."""
+
+    def __init__(self, run_directory: Path, keep: int, digests: dict[int, str], retired: list[int]) -> None:
+        self._run_directory = run_directory
+        self._keep = keep
+        self.digests = digests
+        self._retired: list[int] = []
+        for version in retired:
+            self.retire(version)
+
+    def retire(self, version: int) -> None:
+        """Drop what is no longer kept."""
+        self._retired.append(version)
+        newest = max(self.digests)
+        if version < newest - 1:
+            (version_directory(self._run_directory, version) / "optimizer.safetensors").unlink(missing_ok=True)
+        while len(self._retired) > self._keep:
+            shutil.rmtree(version_directory(self._run_directory, self._retired.pop(0)), ignore_errors=True)
+
+    def discard_unlogged(self) -> list[int]:
+        """Delete versions that were written but never logged: their iteration will be done again."""
+        found = []
+        for directory in sorted((self._run_directory / "versions").iterdir()):
+            if directory.name.startswith("."):
+                shutil.rmtree(directory)
+            elif directory.name.isdigit() and int(directory.name) not in self.digests:
+                found.append(int(directory.name))
+                shutil.rmtree(directory)
+        return found

@@ -1,0 +1,277 @@
+"""The live world: commands go to worker processes, what they say comes back as events.
+
+It adds no decision of its own. What it owes the scheduler: the answers of a replaced process are never heard,
+payload is written to the run log before the event that names it, and time never runs backwards, also over resumes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from offbeat import events as e
+from offbeat.backends import messages as m
+from offbeat.backends.local import Died, LocalBackend, Name
+from offbeat.errors import OffbeatError, RunDirectoryError
+from offbeat.live.held_out import HeldOutDesk
+from offbeat.live.prompts import PromptBook
+from offbeat.live.runlog import RunLog
+from offbeat.live.scoring import Scoring, Verdict
+from offbeat.live.versions import VersionShelf
+from offbeat.settings import Settings
+
+LEARNER = Name("learner")
+TICK_SECONDS = 1.0
+EXPORT_SECONDS = 120.0
+
+
+def lane_name(lane: int) -> Name:
+    return Name("lane", lane)
+
+
+class LiveWorld:
+    """ports.World over a LocalBackend. `start` is the run time at which this session begins."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        log: RunLog,
+        backend: LocalBackend,
+        prompts: PromptBook,
+        shelf: VersionShelf,
+        session: int,
+        start: float,
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.log = log
+        self.backend = backend
+        self.prompts = prompts
+        self.shelf = shelf
+        self.origin = time.monotonic() - start
+        self._dump: dict[str, Any] = settings.model_dump(mode="json")
+        self._now = start
+        self._pending: deque[e.Event] = deque([e.Opened(session)])
+        self._stop_reason = ""
+        self.scoring = Scoring(backend, m.ScorerHello(self._dump), settings.task.reward_seconds)
+        self.held_out = HeldOutDesk(prompts, self.scoring)
+
+    # -- World -----------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def next_event(self) -> e.Event:
+        deadline = self._clock() + TICK_SECONDS
+        while not self._pending:
+            if self._stop_reason:
+                self._pending.append(e.StopRequested(self._stop_reason))
+                self._stop_reason = ""
+                break
+            now = self._clock()
+            if now >= deadline:
+                self._pending.append(e.Tick())
+                break
+            self._listen(deadline)
+        self._now = max(self._now, self._clock())
+        return self._pending.popleft()
+
+    def perform(self, command: e.Command) -> None:
+        try:
+            self._deeds[type(command)](self, command)
+        except OSError as error:
+            self._pending.append(e.WorldFailed(f"{type(command).__name__}: {error.strerror or error}"))
+        except OffbeatError as error:
+            self._pending.append(e.WorldFailed(str(error)))
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Safe in a signal handler: the next event will be StopRequested."""
+        self._stop_reason = reason
+        self.backend.wake()
+
+    def export(self, directory: Path) -> None:
+        """Write the newest version as a Hugging Face directory (after the loop has ended)."""
+        self.backend.send(LEARNER, m.ExportTo(str(directory)))
+        deadline = self._clock() + EXPORT_SECONDS
+        while self._clock() < deadline:
+            for name, message in self.backend.poll(1.0):
+                if isinstance(message, m.Exported):
+                    return
+                if name == LEARNER and isinstance(message, Died):
+                    raise RunDirectoryError(f"run {self.directory}: the model was not exported ({message.reason})")
+        raise RunDirectoryError(f"run {self.directory}: the model was not exported within {EXPORT_SECONDS:.0f} s")
+
+    def _clock(self) -> float:
+        return time.monotonic() - self.origin
+
+    # -- hearing ---------------------------------------------------------------------------------------------
+
+    def _listen(self, until: float) -> None:
+        limit = self.scoring.deadline
+        now = self._clock()
+        if limit is not None and now >= limit:
+            for verdict in self.scoring.out_of_time():
+                self._judged(verdict)
+            return
+        wait = min(until, limit) if limit is not None else until
+        for name, message in self.backend.poll(wait - now):
+            if name.kind == "lane":
+                self._from_lane(name.number, message)
+            elif name == LEARNER:
+                self._from_learner(message)
+            else:
+                self._from_scorer(message)
+
+    def _from_lane(self, lane: int, message: Any) -> None:
+        match message:
+            case m.LaneUp():
+                self._pending.append(e.LaneReady(lane, message.slots))
+            case m.WeightsLoaded():
+                self._pending.append(e.VersionLoaded(lane, message.version))
+            case m.Sampled():
+                self._sampled(lane, message)
+            case m.SampleFailed():
+                self._pending.append(e.GenerationFailed(message.trajectory_id, message.attempt, message.reason))
+            case m.Beat():
+                self._pending.append(
+                    e.Progress(lane, message.trajectory_ids, message.tokens, message.busy_slots, message.decoded)
+                )
+            case m.HeldOutAnswers():
+                self.held_out.score(message)
+                self.scoring.go_on(self._clock())
+            case Died():
+                self._pending.append(e.LaneLost(lane, message.reason))
+
+    def _sampled(self, lane: int, message: m.Sampled) -> None:
+        trajectory = self.prompts.with_text(message.trajectory)
+        self.log.add_trajectory(trajectory)
+        self._pending.append(
+            e.Finished(
+                trajectory_id=trajectory.trajectory_id,
+                attempt=trajectory.attempt,
+                lane=lane,
+                slot=message.slot,
+                version=trajectory.version,
+                tokens=len(trajectory.token_ids),
+                finish_reason=trajectory.finish_reason,
+                started=message.started,
+                ended=message.ended,
+            )
+        )
+
+    def _from_learner(self, message: Any) -> None:
+        match message:
+            case m.LearnerUp():
+                self._pending.append(e.LearnerReady(message.version))
+            case m.StepDone():
+                self.shelf.digests[message.version] = message.digest
+                self._pending.append(
+                    e.Trained(message.version, message.digest, message.report, message.started, message.ended)
+                )
+            case Died():
+                self._pending.append(e.LearnerLost(message.reason))
+
+    def _from_scorer(self, message: Any) -> None:
+        now = self._clock()
+        match message:
+            case m.ScorerUp():
+                self.scoring.up(now)
+            case m.ScoreIs():
+                self._judged(self.scoring.answered(message.ticket, message.reward, "", now))
+            case m.ScoreRaised():
+                self._judged(self.scoring.answered(message.ticket, None, message.reason, now))
+            case Died():
+                for verdict in self.scoring.died(message.reason):
+                    self._judged(verdict)
+
+    def _judged(self, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
+        event = self.held_out.judged(verdict)
+        if event is not None:
+            self._pending.append(event)
+        if not isinstance(verdict.key, tuple) or verdict.key[0] != "trajectory":
+            return
+        _, trajectory_id, attempt = verdict.key
+        if verdict.reward is None:
+            self._pending.append(e.ScoreFailed(trajectory_id, attempt, verdict.reason))
+        else:
+            self.log.set_reward(trajectory_id, attempt, verdict.reward)
+            self._pending.append(e.Scored(trajectory_id, attempt, verdict.reward))
+
+    # -- doing -----------------------------------------------------------------------------------------------
+
+    def _start_lane(self, command: e.StartLane) -> None:
+        hello = m.LaneHello(command.lane, str(self.directory), self._dump, self.origin)
+        self.backend.start(lane_name(command.lane), hello)
+
+    def _start_learner(self, command: e.StartLearner) -> None:
+        digest = self.shelf.digests[command.version]
+        hello = m.LearnerHello(str(self.directory), self._dump, command.version, digest, self.origin)
+        self.backend.start(LEARNER, hello)
+
+    def _load(self, command: e.LoadVersion) -> None:
+        digest = self.shelf.digests[command.version]
+        self.backend.send(lane_name(command.lane), m.LoadWeights(command.version, digest))
+
+    def _unload(self, command: e.UnloadVersion) -> None:
+        self.backend.send(lane_name(command.lane), m.UnloadWeights(command.version))
+
+    def _generate(self, command: e.Generate) -> None:
+        prompt = self.prompts.prompt(command.prompt_id)
+        self.log.add_prompt(command.group_id, prompt)
+        room = self.settings.rollout.context - self.settings.rollout.max_new_tokens
+        if len(prompt.token_ids) > room:
+            reason = (
+                f"prompt {prompt.prompt_id} of {prompt.dataset} has {len(prompt.token_ids)} tokens; with"
+                f" rollout.max_new_tokens = {self.settings.rollout.max_new_tokens} only {room} fit into"
+                f" rollout.context = {self.settings.rollout.context}"
+            )
+            self._pending.append(e.PromptRejected(command.group_id, reason))
+            return
+        message = m.Sample(command.version, prompt.token_ids, command.trajectory_ids, command.attempts)
+        self.backend.send(lane_name(command.lane), message)
+
+    def _abort(self, command: e.Abort) -> None:
+        self.backend.send(lane_name(command.lane), m.AbortSamples(command.trajectory_ids))
+
+    def _score(self, command: e.Score) -> None:
+        trajectory, _ = self.log.trajectory(command.trajectory_id, command.attempt)
+        key = ("trajectory", command.trajectory_id, command.attempt)
+        self.scoring.ask(key, self.prompts.prompt(command.prompt_id), trajectory.text)
+        self.scoring.go_on(self._clock())
+
+    def _train(self, command: e.Train) -> None:
+        batch = self.log.batch(command.iteration, command.group_ids, command.attempts)
+        self.backend.send(LEARNER, m.TrainOn(batch))
+        self.prompts.forget_before(min(command.group_ids))
+
+    def _evaluate(self, command: e.Evaluate) -> None:
+        self.held_out.begin(command.version)
+        self.backend.send(lane_name(command.lane), m.AnswerHeldOut(command.version, self.held_out.token_ids))
+
+    def _retire(self, command: e.Retire) -> None:
+        self.shelf.retire(command.version)
+
+    def _nothing(self, command: e.Command) -> None:
+        """Announcements need no deed."""
+
+    _deeds: dict[type, Callable[[LiveWorld, Any], None]] = {
+        e.StartLane: _start_lane,
+        e.StartLearner: _start_learner,
+        e.LoadVersion: _load,
+        e.UnloadVersion: _unload,
+        e.Generate: _generate,
+        e.Abort: _abort,
+        e.Score: _score,
+        e.Train: _train,
+        e.Evaluate: _evaluate,
+        e.Retire: _retire,
+        e.Quarantine: _nothing,
+        e.Stop: _nothing,
+    }

@@ -1,0 +1,73 @@
+"""Text to token ids and back, for warm start, rollout and reward alike: the one place that decides.
+
+Invariant: a prompt is encoded the same way wherever it is encoded, and special tokens never reach a reward.
+Importing this file, and loading a tokenizer that needs no code of its own, stays clear of torch.
+Knows no task, no model and no settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+_PLAIN_CLASSES = frozenset({"PreTrainedTokenizerFast", "TokenizersBackend"})
+"""Tokenizers wholly described by their tokenizer.json; `AutoTokenizer` adds nothing to them but an import of torch."""
+
+
+class Tokenizer(Protocol):
+    """What offbeat uses of a Hugging Face tokenizer."""
+
+    bos_token_id: int | None
+    eos_token_id: int | None
+    chat_template: Any
+
+    def __len__(self) -> int: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str: ...
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool
+    ) -> str: ...
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a Hugging Face directory. Raises OSError or ValueError where there is none or it is damaged."""
+    config = directory / "tokenizer_config.json"
+    declared = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+    plain = isinstance(declared, dict) and declared.get("tokenizer_class") in _PLAIN_CLASSES
+    if plain and (directory / "tokenizer.json").exists():
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer: Tokenizer = PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
+        return tokenizer
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    return tokenizer
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids [P] of a prompt: one user turn of the chat template up to where the answer begins, where the
+    tokenizer has a template; otherwise the text after BOS, where it has a BOS.
+    """
+    if tokenizer.chat_template:
+        turn = [{"role": "user", "content": text}]
+        rendered = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+        return tokenizer.encode(rendered, add_special_tokens=False)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return ids if tokenizer.bos_token_id is None else [tokenizer.bos_token_id, *ids]
+
+
+def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids [L] of a complete response: the text and then EOS, where the tokenizer has one."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return ids if tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id]
+
+
+def decode_response(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of a response, special tokens left out and spaces as they are."""
+    return tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

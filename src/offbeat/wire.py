@@ -1,0 +1,80 @@
+"""The composition root: the only file that knows every room. Settings and a directory in, a finished run out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from offbeat.backends.local import LocalBackend
+from offbeat.errors import RunDirectoryError
+from offbeat.events import Stop
+from offbeat.live import rundir
+from offbeat.live.prompts import PromptBook
+from offbeat.live.world import LiveWorld
+from offbeat.loop import Observer, run
+from offbeat.settings import Settings
+from offbeat.tasks import make_task
+
+MODEL = "model"
+
+
+def start(directory: Path, settings: Settings, progress: Callable[[str, float], None]) -> None:
+    """Prepare a new run directory: the policy with its warm start, version 0, an empty log."""
+    rundir.create(directory, settings, progress)
+
+
+def go_on(
+    directory: Path, make_observers: Callable[[rundir.OpenRun], Sequence[Observer]], say: Callable[[str], None]
+) -> Stop:
+    """Take a run up where its log ends and go on until it stops; a finished run gives its Stop again.
+
+    A run that finishes leaves its policy as a Hugging Face directory in DIR/model.
+    Raises OffbeatError for what no restart mends; the run directory can be resumed afterwards.
+    """
+    opened = rundir.take_up(directory, say)
+    settings = opened.settings
+    backend: LocalBackend | None = None
+    try:
+        if opened.scheduler.stopped and opened.scheduler.stopped.outcome == "finished":
+            if (directory / MODEL).is_dir():
+                return opened.scheduler.stopped
+            raise RunDirectoryError(f"run {directory}: finished, but {MODEL}/ is missing")
+        task = make_task(settings.task, settings.run.seed)
+        prompts = PromptBook(task, directory / "policy", settings.task.held_out)
+        backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, keep_open=(opened.lock,))
+        world = LiveWorld(directory, settings, opened.log, backend, prompts, opened.shelf, opened.session, opened.start)
+        world.scoring.start()
+        with _stop_signals(world.ask_to_stop):
+            stop = run(world, opened.scheduler, opened.log, make_observers(opened))
+        if stop.outcome == "finished":
+            world.export(directory / MODEL)
+        return stop
+    finally:
+        if backend is not None:
+            backend.close()
+        opened.log.close()
+        os.close(opened.lock)
+
+
+@contextmanager
+def _stop_signals(ask: Callable[[str], None]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the run to stop; a second one ends the process as usual."""
+    asked = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in asked}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        for each in asked:
+            signal.signal(each, before[each])
+        ask(f"stopped by {signal.Signals(number).name}")
+
+    for number in asked:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in asked:
+            signal.signal(number, before[number])

@@ -1,0 +1,57 @@
+"""The command line's surface is frozen here: a new command or option is a decision, not an accident."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import typer
+
+from offbeat.cli import app
+
+SURFACE = {
+    "train": {"config", "out", "resume", "overrides", "as_json"},
+    "verify": {"run", "recompute", "seed", "as_json"},
+    "report": {"run", "out", "as_json"},
+}
+
+
+def test_surface() -> None:
+    group = typer.main.get_command(app)
+    found = {name: {p.name for p in command.params if p.name != "help"} for name, command in group.commands.items()}
+    assert found == SURFACE
+
+
+def test_every_command_and_option_has_help() -> None:
+    for name, command in typer.main.get_command(app).commands.items():
+        assert command.help, name
+        for parameter in command.params:
+            assert getattr(parameter, "help", "") or parameter.name == "help", f"{name} {parameter.name}"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "offbeat.cli", *arguments], capture_output=True, text=True)
+
+
+def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
+    for arguments in (
+        ["train", "--nonsense"],
+        ["nonsense"],
+        ["train", "missing.toml"],
+        ["train", "--set", "learner.iterations=none"],
+        ["train", "--set", "schedule.max_staleness=-1"],
+        ["train", "--resume", str(tmp_path / "nothing")],
+        ["train", "--resume", str(tmp_path), "--set", "run.seed=1"],
+        ["verify", str(tmp_path)],
+        ["report", str(tmp_path)],
+    ):
+        done = run(*arguments)
+        assert done.returncode == 2, (arguments, done.stderr)
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"offbeat \d+\.\d+\.\d+", run("--version").stdout.strip())

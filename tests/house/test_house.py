@@ -1,0 +1,165 @@
+"""House rules as tests: import order, purity, sizes, names, no pickle, cold start."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "offbeat"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# Each room may import only rooms of a lower rank (and itself). `report` reads files; `testing` is for tests.
+RANK = {
+    "eventtime": 0,
+    "records": 0,
+    "errors": 0,
+    "events": 1,
+    "ports": 2,
+    "settings": 2,
+    "theory": 3,
+    "flow": 4,
+    "loop": 5,
+    "tasks": 6,
+    "models": 7,
+    "rollout": 7,
+    "learner": 7,
+    "backends": 8,
+    "live": 9,
+    "sim": 9,
+    "wire": 10,
+    "cli": 11,
+}
+ONLY = {
+    "align": set(),
+    "market": {"eventtime", "align"},
+    "report": {"records", "events", "errors", "settings", "ports", "learner"},
+    "testing": {"records", "ports", "errors", "events"},
+}
+PURE = ("flow", "theory", "eventtime")
+IMPURE = {"torch", "time", "asyncio", "random", "threading", "socket", "os", "pathlib", "sqlite3", "io", "numpy"}
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "manager", "misc", "common", "base"}
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(file: Path) -> set[str]:
+    """Full dotted names of everything a file imports, at any depth."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            module = node.module or ""
+            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "offbeat" else {module}
+    return found
+
+
+def rooms_imported(file: Path) -> set[str]:
+    return {name.split(".")[1] for name in imports_of(file) if name.startswith("offbeat.")} - {"__version__"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_import_order(file: Path) -> None:
+    room = room_of(file)
+    if room == "__init__":
+        return
+    for other in rooms_imported(file) - {room}:
+        if room in ONLY:
+            assert other in ONLY[room], f"{room} may not import {other}"
+        elif room in {"cli", "wire"}:
+            assert RANK.get(other, 0) < RANK[room], f"{room} may not import {other}"
+        else:
+            assert other in RANK, f"{room} may not import {other}"
+            assert RANK[other] < RANK[room], f"{room} may not import {other}"
+
+
+def test_no_import_cycles_between_files() -> None:
+    names = {
+        ".".join(("offbeat", *f.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): f for f in FILES
+    }
+    graph: dict[str, set[str]] = {}
+    for name, file in names.items():
+        tree = ast.parse(file.read_text())
+        guarded = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for inner in ast.walk(node)
+        }
+        graph[name] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and id(node) not in guarded and node.module:
+                graph[name] |= {node.module} & names.keys()
+                graph[name] |= {f"{node.module}.{alias.name}" for alias in node.names} & names.keys()
+        graph[name].discard(name)
+
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for other in sorted(graph[name]):
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_pure_rooms_stay_pure(room: str) -> None:
+    for file in (SOURCE / room).rglob("*.py"):
+        impure = {name.split(".")[0] for name in imports_of(file)} & IMPURE
+        assert not impure, f"{file.name} imports {impure}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_sizes_and_docstrings(file: Path) -> None:
+    text = file.read_text()
+    assert len(text.splitlines()) <= 300, "a file has at most 300 lines"
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < 60, f"{node.name} is longer than 60 lines"
+    docstring = ast.get_docstring(tree)
+    if text.strip():
+        assert docstring, "a module says its role, its invariant and what it does not know"
+        assert len(docstring.splitlines()) <= 15
+    assert file.stem not in BANNED_NAMES
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_no_pickle_and_no_broad_except(file: Path) -> None:
+    text = file.read_text()
+    assert not {"pickle", "dill", "shelve", "marshal"} & {name.split(".")[0] for name in imports_of(file)}
+    assert "torch.load(" not in text
+    assert "shell=True" not in text
+    allowed = 1 if file.name == "scorer_process.py" or room_of(file) == "tasks" else 0
+    broad = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}))
+    ]
+    assert len(broad) <= allowed, "broad except only where foreign code runs"
+
+
+def test_the_main_loop_is_one_page() -> None:
+    assert len((SOURCE / "loop.py").read_text().splitlines()) <= 80
+
+
+@pytest.mark.parametrize("module", ["offbeat.cli", "offbeat.settings", "offbeat.flow.scheduler", "offbeat.tasks"])
+def test_cold_imports_bring_no_torch(module: str) -> None:
+    heavy = "torch", "transformers", "plotly", "reasoning_gym"
+    code = f"import sys, {module}; print(sorted(set({heavy}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

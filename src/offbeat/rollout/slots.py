@@ -1,0 +1,134 @@
+"""What each slot is doing, one array per quantity, so that a step touches all slots at once.
+
+Invariant: a live slot with length 0 still owes its prompt; afterwards `length` keys lie in the cache, and the
+token at position `length` is `last`, sampled but not yet fed. Knows no model and no weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.ports import Completion, Request
+from offbeat.records import Span
+from offbeat.rollout.sampling import Draw, RowSampling, seed_word
+
+Ints = NDArray[np.int64]
+PromptKey = tuple[int, tuple[int, ...]]
+"""A version and the prompt ids under it: what two requests must share to share keys and values."""
+
+
+def key_of(request: Request) -> PromptKey:
+    return request.version, request.prompt_ids
+
+
+class Slots:
+    """Arrays [slots]; `tokens` and `logprobs` [slots, context] hold the response so far, `count` tokens of it."""
+
+    def __init__(self, slots: int, context: int) -> None:
+        self.live = np.zeros(slots, dtype=np.bool_)
+        self.version = np.zeros(slots, dtype=np.int64)
+        self.length = np.zeros(slots, dtype=np.int64)
+        self.last = np.zeros(slots, dtype=np.int64)
+        self.count = np.zeros(slots, dtype=np.int64)
+        self._limit = np.zeros(slots, dtype=np.int64)
+        self._seed = np.zeros(slots, dtype=np.uint64)
+        self._temperature = np.ones(slots, dtype=np.float64)
+        self._top_k = np.zeros(slots, dtype=np.int64)
+        self._top_p = np.ones(slots, dtype=np.float64)
+        self._tokens = np.zeros((slots, context), dtype=np.int64)
+        self._logprobs = np.zeros((slots, context), dtype=np.float32)
+        self._support: dict[int, list[Ints]] = {}
+        self._request: dict[int, Request] = {}
+        self._slot_of: dict[int, int] = {}
+        self._holders: dict[PromptKey, list[int]] = {}
+        self._context = context
+
+    def take(self, slot: int, request: Request) -> None:
+        """Begin a request in a free slot."""
+        self.live[slot] = True
+        self.version[slot] = request.version
+        self.length[slot] = self.count[slot] = 0
+        self._limit[slot] = min(request.max_new_tokens, self._context - len(request.prompt_ids))
+        self._seed[slot] = seed_word(request.seed)
+        self._temperature[slot] = request.sampling.temperature
+        self._top_k[slot], self._top_p[slot] = request.sampling.top_k, request.sampling.top_p
+        self._request[slot] = request
+        self._slot_of[request.request_id] = slot
+
+    def drop(self, slot: int) -> Request:
+        """Free a slot and return what it was doing."""
+        self.live[slot] = False
+        self._support.pop(slot, None)
+        request = self._request.pop(slot)
+        del self._slot_of[request.request_id]
+        if self.length[slot]:
+            holders = self._holders[key_of(request)]
+            holders.remove(slot)
+            if not holders:
+                del self._holders[key_of(request)]
+        return request
+
+    def holder(self, key: PromptKey) -> int | None:
+        """A running slot whose cache begins with this prompt under this version."""
+        holders = self._holders.get(key)
+        return holders[-1] if holders else None
+
+    def adopt(self, slot: int) -> None:
+        """The slot's prompt but its last token has been copied into its cache; that token is fed next."""
+        request = self._request[slot]
+        self.length[slot], self.last[slot] = len(request.prompt_ids) - 1, request.prompt_ids[-1]
+        self._holders[key_of(request)].append(slot)
+
+    def slot_of(self, request_id: int) -> int | None:
+        return self._slot_of.get(request_id)
+
+    def request(self, slot: int) -> Request:
+        return self._request[slot]
+
+    def requests(self) -> list[Request]:
+        return list(self._request.values())
+
+    def decoded(self) -> dict[int, int]:
+        """Response tokens so far by request id."""
+        return {request.request_id: int(self.count[slot]) for slot, request in self._request.items()}
+
+    def row_sampling(self, at: Ints) -> RowSampling:
+        """How the next tokens of these slots are sampled."""
+        return RowSampling(self._temperature[at], self._top_k[at], self._top_p[at], self._seed[at], self.count[at])
+
+    def advance(self, at: Ints) -> None:
+        """The tokens fed for these slots are in the cache now: the whole prompt, or the last token."""
+        began = at[self.length[at] == 0]
+        self.length[at] += 1
+        for slot in began.tolist():
+            request = self._request[slot]
+            self.length[slot] = len(request.prompt_ids)
+            self._holders.setdefault(key_of(request), []).append(slot)
+
+    def record(self, at: Ints, draw: Draw, eos: NDArray[np.bool_]) -> list[int]:
+        """Append the drawn tokens of slots `at` and return the slots that are finished."""
+        count = self.count[at]
+        self._tokens[at, count] = draw.tokens
+        self._logprobs[at, count] = draw.behaviour_logprobs
+        self.last[at] = draw.tokens
+        self.count[at] = count + 1
+        for slot, kept in zip(at.tolist(), draw.support or (), strict=False):
+            if kept is not None:
+                self._support.setdefault(slot, []).append(kept)
+        finished: list[int] = at[eos[draw.tokens] | (count + 1 >= self._limit[at])].tolist()
+        return finished
+
+    def complete(self, slot: int, eos: NDArray[np.bool_]) -> Completion:
+        """Free a finished slot and hand its response over."""
+        support = self._support.get(slot)
+        request = self.drop(slot)
+        count = int(self.count[slot])
+        tokens = self._tokens[slot, :count].tolist()
+        span = Span(
+            version=request.version,
+            token_ids=tuple(tokens),
+            behaviour_logprobs=tuple(self._logprobs[slot, :count].tolist()),
+            behaviour_support=None if support is None else tuple(tuple(kept.tolist()) for kept in support),
+        )
+        return Completion(request.request_id, slot, span, "stop" if eos[tokens[-1]] else "length")

@@ -31,6 +31,7 @@ from offbeat.errors import EngineError
 from offbeat.eventtime.streams import stream_seed
 from offbeat.ports import Completion, Generator, Request, Sampling
 from offbeat.records import Trajectory
+from offbeat.rollout.engine import Engine, NonFiniteLogits
 from offbeat.settings import Settings, settings_from
 
 BEAT_SECONDS = 0.5
@@ -146,7 +147,11 @@ class LaneProcess:
             held_out.running += 1
 
     def decode(self) -> None:
-        completions = self.engine.step()
+        try:
+            completions = self.engine.step()
+        except NonFiniteLogits as error:
+            self.failed(error)
+            return
         now = self.now()
         for completion in completions:
             self.decoded += len(completion.span.token_ids)
@@ -155,6 +160,14 @@ class LaneProcess:
             else:
                 self.sampled(completion, now)
             self.freed[completion.slot] = now
+
+    def failed(self, error: NonFiniteLogits) -> None:
+        """The engine dropped these requests; a held-out answer among them is a failure of the lane."""
+        if any(request_id < 0 for request_id in error.request_ids):
+            raise error
+        for trajectory_id in error.request_ids:
+            self.submitted.pop(trajectory_id, None)
+            self.link.send(SampleFailed(trajectory_id, self.attempts.pop(trajectory_id), str(error)))
 
     def sampled(self, done: Completion, now: float) -> None:
         """A freed slot is refilled at once, so a response began when it was submitted or its slot was freed."""
@@ -195,8 +208,6 @@ def main(link: Link) -> None:
     assert isinstance(hello, LaneHello)
     settings = settings_from(hello.settings)
     set_threads(settings.run.threads)
-    from offbeat.rollout.engine import Engine
-
     slots = settings.rollout.slots
     engine = Engine(
         Path(hello.run_directory) / "policy",

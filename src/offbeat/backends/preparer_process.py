@@ -24,7 +24,7 @@ def main(link: Link) -> None:
     set_threads(os.cpu_count() or 1)
     from offbeat.learner.step import PolicyLearner
     from offbeat.models import prepare_policy
-    from offbeat.models.tokens import encode_prompt, load_tokenizer
+    from offbeat.models.tokens import encode_prompt, encode_response, load_tokenizer
 
     run_directory = Path(hello.directory)
     source = prepare_policy(settings, lambda note, share: link.send(Preparing(note, share)))
@@ -37,8 +37,7 @@ def main(link: Link) -> None:
     tokenizer = load_tokenizer(policy)
     prompt = task.held_out(1)[0]
     prompt_ids = tuple(encode_prompt(tokenizer, prompt.text))
-    answer = tokenizer.encode(prompt.answer, add_special_tokens=False)
-    response_ids = tuple(answer[:CANARY_TOKENS]) or prompt_ids[-1:]
+    response_ids = tuple(encode_response(tokenizer, prompt.answer)[:CANARY_TOKENS])
 
     def canary() -> Canary:
         return Canary(prompt_ids, response_ids, tuple(learner.score(prompt_ids, response_ids)))

@@ -1,0 +1,101 @@
+"""The supervised phase: a fresh policy learns gold answers until it is right often enough for rewards to teach it.
+
+Invariant: only response tokens (EOS included) are learned, and the phase ends at the first check where greedy
+exact match on prompts never trained on reaches the target. Knows no file and no preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from offbeat.errors import SettingsError, TaskError
+from offbeat.models.gold import IGNORED, Example, GoldAnswers, Padded, micro_batches, pad
+from offbeat.settings import ModelSettings
+
+VALIDATION_PROMPTS = 512
+CHECK_EVERY = 10
+WARM_UP_STEPS = 30
+MICRO_BATCH_TOKENS = 8192
+BETAS = (0.9, 0.98)
+MAX_GRADIENT_NORM = 1.0
+
+
+def warm_start(model: Any, gold: GoldAnswers, settings: ModelSettings, progress: Callable[[str, float], None]) -> float:
+    """Train a Hugging Face causal language model in place; return the greedy exact match it ends with, in [0, 1].
+
+    `progress` gets a line and the share of the target reached so far. Raises TaskError where the target is not
+    reached in `warm_start_max_steps`, SettingsError where the loss stops being finite.
+    """
+    target, best = settings.warm_start_target, 0.0
+    answerable, prompts = gold.validation(VALIDATION_PROMPTS)
+    validation = [pad(part) for part in micro_batches(answerable, MICRO_BATCH_TOKENS)]
+    batches = _batches(gold.training(), settings.warm_start_batch_size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.warm_start_learning_rate, betas=BETAS, weight_decay=0)
+    for step in range(settings.warm_start_max_steps + 1):
+        if step % CHECK_EVERY == 0 or step == settings.warm_start_max_steps:
+            exact_match = greedy_exact_match(model, validation, prompts)
+            best = max(best, exact_match)
+            reached = 1.0 if exact_match >= target else min(1.0, best / target)
+            progress(f"warm start: step {step}, greedy exact match {exact_match:.3f} of {target:g}", reached)
+            if exact_match >= target:
+                return exact_match
+        if step < settings.warm_start_max_steps:
+            for group in optimizer.param_groups:
+                group["lr"] = settings.warm_start_learning_rate * min(1.0, (step + 1) / WARM_UP_STEPS)
+            _update(model, optimizer, next(batches), step)
+    raise TaskError(
+        f"model.warm_start_max_steps = {settings.warm_start_max_steps}: greedy exact match came to {best:.3f}, below"
+        f" model.warm_start_target = {target:g}; raise the steps, lower the target or set an easier task"
+    )
+
+
+@torch.no_grad()
+def greedy_exact_match(model: Any, validation: list[Padded], prompts: int) -> float:
+    """The share of `prompts` whose gold response is what greedy decoding would give.
+
+    Greedy decoding reproduces the gold response if and only if, with the gold tokens before it given, every one of
+    its tokens is the most likely: one forward pass instead of generation.
+    """
+    right = 0
+    for padded in validation:
+        logits, targets = _response_logits(model, padded)
+        wrong = torch.zeros_like(padded.targets, dtype=torch.bool)
+        wrong[padded.targets != IGNORED] = logits.argmax(dim=-1) != targets
+        right += int((~wrong.any(dim=1)).sum())
+    return right / prompts
+
+
+def _update(model: Any, optimizer: torch.optim.Optimizer, batch: list[Example], step: int) -> None:
+    """One AdamW update on the mean negative log-likelihood of the batch's response tokens."""
+    tokens = sum(len(example.response_ids) for example in batch)
+    optimizer.zero_grad(set_to_none=True)
+    for part in micro_batches(batch, MICRO_BATCH_TOKENS):
+        logits, targets = _response_logits(model, pad(part))
+        loss = functional.cross_entropy(logits, targets, reduction="sum") / tokens
+        loss.backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+    if not torch.isfinite(norm):
+        rate = optimizer.param_groups[0]["lr"]
+        raise SettingsError(
+            f"model.warm_start_learning_rate = {rate:g}: the gradient stopped being finite at warm-start step {step};"
+            " lower it"
+        )
+    optimizer.step()
+
+
+def _response_logits(model: Any, padded: Padded) -> tuple[Tensor, Tensor]:
+    """Logits [N, V] and targets [N] at the N positions that predict a response token."""
+    hidden = model.model(input_ids=padded.inputs, use_cache=False).last_hidden_state
+    predicting = padded.targets != IGNORED
+    return model.lm_head(hidden[predicting]), padded.targets[predicting]
+
+
+def _batches(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
+    while True:
+        yield list(islice(examples, size))

@@ -1,0 +1,201 @@
+"""What happened to every trajectory, told from the log alone: dispatched, finished, scored, consumed or quarantined.
+
+Written without the scheduler on purpose: slow, obvious, one pass. An attempt is *accepted* when its Finished
+arrives while it is the latest dispatch and still runs; a batch is *consumed* when the Trained of its iteration is in
+the log, with the groups of the last Train command before it. This file judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from offbeat import events as e
+from offbeat.report.read import Record, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One attempt at one trajectory, as a Generate command asked for it."""
+
+    seq: int
+    now: float
+    lane: int
+    version: int
+    group_id: int
+    prompt_id: int
+    trajectory_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A Finished with its place in the log."""
+
+    seq: int
+    now: float
+    event: e.Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """A committed iteration: the Train command that counts and the Trained that committed it."""
+
+    train_seq: int
+    trained_seq: int
+    now: float
+    train: e.Train
+    trained: e.Trained
+
+    @property
+    def iteration(self) -> int:
+        return self.train.iteration
+
+
+@dataclass
+class Story:
+    """Filled by `tell`, read-only afterwards. Keys: trajectory_id, (trajectory_id, attempt), group_id or
+    iteration (`trains_of`).
+
+    `scores` holds what came for the accepted attempt, in order; the first one counts. `repeated` are dispatches of
+    a trajectory whose earlier attempt still ran or was accepted already.
+    """
+
+    group_size: int
+    dispatches: dict[tuple[int, int], list[Dispatch]] = field(default_factory=lambda: defaultdict(list))
+    first_dispatch: dict[int, Dispatch] = field(default_factory=dict)
+    finishes: list[Heard] = field(default_factory=list)
+    accepted: dict[int, Heard] = field(default_factory=dict)
+    scores: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    trains_of: dict[int, list[tuple[int, e.Train]]] = field(default_factory=lambda: defaultdict(list))
+    publishes: list[tuple[int, float, e.Trained]] = field(default_factory=list)
+    consumptions: list[Consumption] = field(default_factory=list)
+    unexplained: list[tuple[int, e.Trained]] = field(default_factory=list)
+    quarantines: list[tuple[int, float, e.Quarantine]] = field(default_factory=list)
+    evaluations: list[tuple[float, e.Evaluated]] = field(default_factory=list)
+    sessions: list[tuple[int, float, e.Opened]] = field(default_factory=list)
+    stops: list[tuple[int, e.Stop]] = field(default_factory=list)
+    repeated: list[tuple[Dispatch, str]] = field(default_factory=list)
+    _running: dict[int, Dispatch] = field(default_factory=dict)
+
+    def members(self, group_id: int) -> range:
+        """The trajectory ids of a group."""
+        return range(group_id * self.group_size, (group_id + 1) * self.group_size)
+
+    @property
+    def consumed_groups(self) -> set[int]:
+        return {group_id for batch in self.consumptions for group_id in batch.train.group_ids}
+
+    @property
+    def quarantined_groups(self) -> set[int]:
+        return {command.group_id for _, _, command in self.quarantines}
+
+    @property
+    def outcome(self) -> str:
+        """`finished`, `interrupted`, `failed`; `running` while no Stop follows the newest Opened."""
+        opened = self.sessions[-1][0] if self.sessions else -1
+        stop = self.stops[-1] if self.stops else None
+        return stop[1].outcome if stop and stop[0] >= opened else "running"
+
+    @property
+    def staleness(self) -> list[int]:
+        """Staleness of every consumed trajectory, in the order of consumption."""
+        return [
+            batch.iteration - self.first_dispatch[group_id].version
+            for batch in self.consumptions
+            for group_id in batch.train.group_ids
+            for _ in range(self.group_size)
+            if group_id in self.first_dispatch
+        ]
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def take(self, record: Record) -> None:
+        """The event first, then the commands it caused, in order."""
+        self._event(record.seq, record.now, record.event)
+        for command in record.commands:
+            self._command(record.seq, record.now, command)
+
+    def _event(self, seq: int, now: float, event: e.Event) -> None:
+        match event:
+            case e.Opened():
+                self.sessions.append((seq, now, event))
+                self._running.clear()
+            case e.LaneLost(lane=lane):
+                self._stop_lane(lane)
+            case e.Finished():
+                self._finished(Heard(seq, now, event))
+            case e.GenerationFailed():
+                running = self._running.get(event.trajectory_id)
+                if running and running.attempt == event.attempt:
+                    del self._running[event.trajectory_id]
+            case e.Scored():
+                heard = self.accepted.get(event.trajectory_id)
+                if heard and heard.event.attempt == event.attempt:
+                    self.scores[event.trajectory_id].append((seq, event.reward))
+            case e.Trained():
+                self._trained(seq, now, event)
+            case e.Evaluated():
+                self.evaluations.append((now, event))
+            case _:
+                pass
+
+    def _command(self, seq: int, now: float, command: e.Command) -> None:
+        match command:
+            case e.StartLane(lane=lane):
+                self._stop_lane(lane)
+            case e.Generate():
+                self._generate(seq, now, command)
+            case e.Abort():
+                for trajectory_id in command.trajectory_ids:
+                    self._running.pop(trajectory_id, None)
+            case e.Train():
+                self.trains_of[command.iteration].append((seq, command))
+            case e.Quarantine():
+                self.quarantines.append((seq, now, command))
+            case e.Stop():
+                self.stops.append((seq, command))
+            case _:
+                pass
+
+    def _stop_lane(self, lane: int) -> None:
+        self._running = {t: dispatch for t, dispatch in self._running.items() if dispatch.lane != lane}
+
+    def _finished(self, heard: Heard) -> None:
+        self.finishes.append(heard)
+        event = heard.event
+        running = self._running.get(event.trajectory_id)
+        if running and running.attempt == event.attempt and running.lane == event.lane:
+            del self._running[event.trajectory_id]
+            self.accepted[event.trajectory_id] = heard
+
+    def _generate(self, seq: int, now: float, command: e.Generate) -> None:
+        for trajectory_id, attempt in zip(command.trajectory_ids, command.attempts, strict=True):
+            dispatch = Dispatch(
+                seq, now, command.lane, command.version, command.group_id, command.prompt_id, trajectory_id, attempt
+            )
+            self.first_dispatch.setdefault(command.group_id, dispatch)
+            self.dispatches[trajectory_id, attempt].append(dispatch)
+            if trajectory_id in self._running:
+                self.repeated.append((dispatch, f"attempt {self._running[trajectory_id].attempt} still ran"))
+            elif trajectory_id in self.accepted:
+                self.repeated.append((dispatch, f"it had finished at seq {self.accepted[trajectory_id].seq}"))
+            self.accepted.pop(trajectory_id, None)
+            self.scores.pop(trajectory_id, None)
+            self._running[trajectory_id] = dispatch
+
+    def _trained(self, seq: int, now: float, event: e.Trained) -> None:
+        self.publishes.append((seq, now, event))
+        commanded = self.trains_of.get(event.version - 1)
+        if commanded:
+            self.consumptions.append(Consumption(commanded[-1][0], seq, now, commanded[-1][1], event))
+        else:
+            self.unexplained.append((seq, event))
+
+
+def tell(run: Run) -> Story:
+    """Tell the story of a run from its first event to its last."""
+    story = Story(run.group_size)
+    for record in run.records:
+        story.take(record)
+    return story

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from offbeat.loop import Observer
     from offbeat.settings import Settings
 
-UsageError = typer.BadParameter.__base__  # typer carries click inside since 0.20, and outside before
-assert UsageError is not None
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries click inside since 0.20, outside before
 
 app = typer.Typer(
     add_completion=True,
@@ -168,7 +167,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except UsageError as error:
-        _complain(error.format_message())
+        _complain(getattr(error, "message", str(error)))
         sys.exit(2)
     except typer.Abort:
         _complain("interrupted")

@@ -18,8 +18,8 @@ Observer = Callable[[Event, float, Sequence[Command]], None]
 
 
 def run(world: World, scheduler: Scheduler, journal: Journal, observers: Sequence[Observer] = ()) -> Stop:
-    """Go on until the scheduler says Stop, and return it."""
-    while scheduler.stopped is None:
+    """Go on until the scheduler says Stop, and return it. A resumed scheduler may start out stopped."""
+    while True:
         event = world.next_event()
         now = world.now
         commands = scheduler.handle(event, now)
@@ -28,4 +28,5 @@ def run(world: World, scheduler: Scheduler, journal: Journal, observers: Sequenc
             observer(event, now, commands)
         for command in commands:
             world.perform(command)
-    return scheduler.stopped
+        if scheduler.stopped is not None:
+            return scheduler.stopped

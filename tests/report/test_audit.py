@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from offbeat import events as e
+from offbeat.live.runlog import RunLog
+from offbeat.records import Prompt, Span, Trajectory
 from offbeat.report.audit import audit
-from offbeat.report.read import Run
+from offbeat.report.read import Run, read_run
 from tests.report.audited_run import BATCH, GROUP, commands, good_run, rows_of, run_of, settings
 
 
@@ -81,6 +83,27 @@ def test_recomputed_logprobs_count(good: Run) -> None:
     assert not audit(good).with_recomputed(5, 0.5).ok
     assert not audit(good).with_recomputed(5, float("inf")).ok
     assert audit(good).with_recomputed(5, 1e-6).to_json()["recomputed"] == 5
+
+
+def test_through_the_real_run_log(tmp_path: Path, good: Run) -> None:
+    """Written by the run log, half of it without a close, and read back: the same findings."""
+    meta = {"settings": good.settings.model_dump_json(), "offbeat_version": "0", "digest_0": "0" * 64}
+    log = RunLog.create(tmp_path / "run.sqlite", meta)
+    for record in good.records:
+        if isinstance(record.event, e.Finished):
+            heard = record.event
+            span = Span(heard.version, (1,) * heard.tokens, (-0.5,) * heard.tokens)
+            log.add_trajectory(Trajectory(heard.trajectory_id, heard.attempt, (span,), heard.finish_reason))
+        if isinstance(record.event, e.Scored):
+            log.set_reward(record.event.trajectory_id, record.event.attempt, record.event.reward)
+        for command in record.commands:
+            if isinstance(command, e.Generate):
+                log.add_prompt(command.group_id, Prompt(command.prompt_id, "running-sum", "1+2=", "3", (1, 2, 3, 4)))
+        log.record(record.event, record.now, record.commands)
+    read = read_run(tmp_path)
+    log.close()
+    assert len(read.records) == len(good.records)
+    assert audit(read).to_json() == audit(good).to_json()
 
 
 def test_the_audit_does_not_know_the_scheduler() -> None:

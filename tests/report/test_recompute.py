@@ -184,9 +184,9 @@ def test_what_the_audit_reports_is_not_drawn(honest: tuple[MadeRun, Path], copy:
     del damaged[keys[0]]
     span = damaged[keys[1]].spans[0]
     damaged[keys[1]] = msgspec.structs.replace(damaged[keys[1]], spans=(span, span))
-    damaged[keys[2]] = msgspec.structs.replace(
-        damaged[keys[2]], spans=(msgspec.structs.replace(damaged[keys[2]].spans[0], behaviour_logprobs=(math.nan,)),)
-    )
+    span = damaged[keys[2]].spans[0]
+    numb = msgspec.structs.replace(span, behaviour_logprobs=(math.nan,) * len(span.token_ids))
+    damaged[keys[2]] = msgspec.structs.replace(damaged[keys[2]], spans=(numb,))
     MadeRun(made.settings, made.rows, damaged, made.rewards, made.prompt_ids).write(copy)
     run = read_run(copy)
     assert recompute(run, 10_000, seed=0)[0] == consumed_of_kept(made, size) - 3

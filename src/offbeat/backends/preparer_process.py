@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from offbeat.backends.messages import Prepared, PrepareHello, Preparing, ToPreparer
 from offbeat.backends.weights import Canary, publish
 from offbeat.backends.worker import Link, set_threads, work
+from offbeat.errors import TaskError
 from offbeat.settings import settings_from
 from offbeat.tasks import make_task
 
 CANARY_TOKENS = 32
+VALIDATION_CALLS = 5
+"""The check of a task may take as long as so many rewards at their time limit."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TaskError inside the block when it takes longer: a reward function may hang."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TaskError(f"the check of the task took more than {seconds:g} s: its reward hangs; mend the reward")
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main(link: Link) -> None:
@@ -20,7 +42,8 @@ def main(link: Link) -> None:
     assert isinstance(hello, PrepareHello)
     settings = settings_from(hello.settings)
     task = make_task(settings.task, settings.run.seed)
-    task.validate()
+    with time_limit(VALIDATION_CALLS * settings.task.reward_seconds):
+        task.validate()
     set_threads(os.cpu_count() or 1)
     from offbeat.learner.step import PolicyLearner
     from offbeat.models import prepare_policy

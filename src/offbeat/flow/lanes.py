@@ -24,11 +24,13 @@ class Lane:
         "decoded",
         "evaluating",
         "health",
+        "heard_at",
         "held",
         "lane",
         "loaded",
         "loading",
         "losses",
+        "owes_since",
         "progress_at",
         "slots",
     )
@@ -47,12 +49,23 @@ class Lane:
         self.loading: set[int] = set()
         self.evaluating: set[int] = set()
         self.progress_at = now
+        self.heard_at = now
+        self.owes_since: float | None = None
         self.decoded = 0
 
     @property
     def free(self) -> int:
         """Slots without a trajectory; negative while some of the held ones queue."""
         return self.slots - len(self.held)
+
+    def silent_for(self, now: float) -> float:
+        """Seconds for which a lane that owes an answer has said nothing at all."""
+        if not (self.held or self.loading or self.evaluating):
+            self.owes_since = None
+            return 0.0
+        if self.owes_since is None:
+            self.owes_since = now
+        return now - max(self.heard_at, self.owes_since)
 
     @property
     def newest(self) -> int | None:

@@ -61,6 +61,7 @@ def lane_lost(s: Scheduler, event: e.LaneLost) -> list[e.Command]:
 
 def version_loaded(s: Scheduler, event: e.VersionLoaded) -> list[e.Command]:
     lane = s.lanes[event.lane]
+    lane.heard_at = s.now
     if event.version in lane.loading:
         lane.loading.discard(event.version)
         lane.loaded.add(event.version)
@@ -71,6 +72,7 @@ def version_loaded(s: Scheduler, event: e.VersionLoaded) -> list[e.Command]:
 def progress(s: Scheduler, event: e.Progress) -> list[e.Command]:
     """Renew leases: of what advanced, and of what queues in a lane that advances."""
     lane = s.lanes[event.lane]
+    lane.heard_at = s.now
     if event.decoded <= lane.decoded:
         return []
     lane.decoded = event.decoded
@@ -96,7 +98,7 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
     lane = s.lanes[event.lane]
     del lane.held[event.trajectory_id]
     lane.losses = 0
-    lane.progress_at = s.now
+    lane.progress_at = lane.heard_at = s.now
     s.ledger.finish(member)
     s.progressed()
     return [s.score_command(member)]

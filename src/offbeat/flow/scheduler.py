@@ -76,6 +76,10 @@ class Scheduler:
     def _watch(self) -> list[Command]:
         """Leases, the time limit and the no-progress watchdog."""
         commands: list[Command] = []
+        for lane in ready_lanes(self.lanes):
+            silence = lane.silent_for(self.now)
+            if silence >= self.plan.lease_seconds:
+                commands += self.lose_lane(lane, f"lane {lane.lane} said nothing for {silence:.0f} s")
         for member in list(self.leases.expired(self.now)):
             if member.status is Status.RUNNING and member.group.group_id in self.ledger.live:
                 commands += self._lease_ran_out(member)

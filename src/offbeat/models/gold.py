@@ -90,7 +90,9 @@ class GoldAnswers:
         drawn = islice(self._source(), max(PATIENCE, VALIDATION_SHARE * size))
         prompts = list(islice((prompt for prompt in drawn if _for_validation(prompt.text)), size))
         if not prompts:
-            raise TaskError(f"task {self._task.name}: too few different prompts to keep some for validation; add prompts")
+            raise TaskError(
+                f"task {self._task.name}: too few different prompts to keep some for validation; add prompts"
+            )
         return [example for example in map(self.encode, prompts) if example], len(prompts)
 
     def encode(self, prompt: Prompt) -> Example | None:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import cast
 
 from platformdirs import user_cache_path
 
 from offbeat.errors import SettingsError
 from offbeat.models.cache import cached
 from offbeat.models.directory import validate_policy
+from offbeat.models.tokens import Tokenizer
 from offbeat.ports import Task
 from offbeat.settings import JsonlTask, Settings
 from offbeat.tasks import make_task
@@ -85,7 +87,8 @@ def _make(settings: Settings, task: Task, directory: Path, progress: Callable[[s
     limits = Limits(settings.rollout.context, settings.rollout.max_new_tokens)
     with _threads(min(MOST_THREADS, os.cpu_count() or 1)):
         model = build_model(PRESETS[settings.model.preset], settings.run.seed)
-        warm_start(model, GoldAnswers(task, character_tokenizer(), limits), settings.model, progress)
+        gold = GoldAnswers(task, cast(Tokenizer, character_tokenizer()), limits)
+        warm_start(model, gold, settings.model, progress)
         write_policy(model, directory)
 
 

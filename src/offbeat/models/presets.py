@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import decoders, models, processors
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging as transformers_logging
 
 PAD, BOS, EOS, UNKNOWN = "⟨pad⟩", "⟨bos⟩", "⟨eos⟩", "⟨unk⟩"
 """Special tokens, spelled outside ASCII so that no ordinary text can contain one."""
@@ -45,7 +46,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     backend = BackendTokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN, fuse_unk=False))
     backend.decoder = decoders.Fuse()
     backend.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         pad_token=PAD,
         bos_token=BOS,
@@ -75,13 +76,21 @@ def build_model(preset: Preset, seed: int) -> Qwen3ForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(do_sample=True, **_special_ids(tokenizer))
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=True, **_special_ids(tokenizer)
+    )
     return model
 
 
 def write_policy(model: Qwen3ForCausalLM, directory: Path) -> None:
     """Write model and character tokenizer as a Hugging Face directory (safetensors)."""
-    model.save_pretrained(directory)
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model.save_pretrained(directory)
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     character_tokenizer().save_pretrained(directory)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 _PLAIN_CLASSES = frozenset({"PreTrainedTokenizerFast", "TokenizersBackend"})
 """Tokenizers wholly described by their tokenizer.json; `AutoTokenizer` adds nothing to them but an import of torch."""
@@ -42,12 +42,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     if plain and (directory / "tokenizer.json").exists():
         from transformers import PreTrainedTokenizerFast
 
-        tokenizer: Tokenizer = PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
-        return tokenizer
+        return cast(Tokenizer, PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True))
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    return tokenizer
+    return cast(Tokenizer, AutoTokenizer.from_pretrained(directory, local_files_only=True))
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:

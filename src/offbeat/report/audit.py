@@ -177,7 +177,7 @@ class Audit:
 
 
 def audit(run: Run) -> Audit:
-    """Check every law over the whole log. Cost: linear in the log (about 1 s for 50,000 trajectories)."""
+    """Check every law over the whole log. Cost: linear in the log (0.7 s for 25,600 trajectories in 54,000 events)."""
     story = tell(run)
     breaches: dict[Law, int] = dict.fromkeys(get_args(Law), 0)
     evidence: dict[Law, list[str]] = {law: [] for law in get_args(Law)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 import plotly.graph_objects as go
@@ -14,6 +15,9 @@ from offbeat.report.figures_learning import session_marks
 from offbeat.report.read import Run
 from offbeat.report.story import Story
 from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, Clock, Figure, line, spec
+
+_ROUND = [m * 10**k for k in range(6) for m in (1, 2, 5)]
+"""Ticks of a log axis of token counts: 1, 2, 5, 10, 20, 50..."""
 
 
 def staleness_figure(run: Run, story: Story) -> Figure:
@@ -93,10 +97,10 @@ def length_figure(run: Run, story: Story) -> Figure:
         traces,
         "response length (tokens, log scale)",
         "share of responses",
-        [(float(finished.mean()), " mean"), (float(finished.max()), " max")],
+        [(float(finished.mean()), " mean"), (top, " max")],
         xaxis_type="log",
         xaxis_range=[0, float(np.log10(top * 1.25))],
-        xaxis_dtick="D2",
+        xaxis_tickvals=_ROUND,
         yaxis_tickformat=".0%",
         hovermode="closest",
     )
@@ -106,7 +110,7 @@ def length_figure(run: Run, story: Story) -> Figure:
 def throughput_figures(run: Run, story: Story) -> list[Figure]:
     """Trajectories and tokens a second, slots busy, over run time."""
     clock = Clock.for_run(run.wall_seconds)
-    edges = bin_edges(run.wall_seconds)
+    edges = bin_edges(run.wall_seconds, narrowest=_bin_width(story, run.wall_seconds))
     middle = (edges[:-1] + edges[1:]) / 2 / clock.seconds
     marks = session_marks(story, clock)
     accepted = [heard.event for heard in story.accepted.values()]
@@ -115,7 +119,7 @@ def throughput_figures(run: Run, story: Story) -> list[Figure]:
     tokens = np.array([event.tokens for event in accepted], dtype=np.float64)
     slots = run.settings.rollout.lanes * run.settings.rollout.slots
     trained = np.array([now for _, now, _ in story.publishes])
-    consumed = np.array([now for _, now, t in story.publishes for _ in range(t.report.trajectories)])
+    consumed = np.array([t.report.trajectories for _, _, t in story.publishes], dtype=np.float64)
     busy = mean_rate(starts, ends, ends - starts, edges) / slots if accepted else None
     learning = [(t.started, t.ended) for _, _, t in story.publishes]
     learner = None
@@ -130,7 +134,9 @@ def throughput_figures(run: Run, story: Story) -> list[Figure]:
     width = f"{edges[1] - edges[0]:.2g} s"
     rate = [line(middle, count_rate(ends, edges), "finished", BLUE, "%{y:.1f} finished per second")]
     if trained.size:
-        rate.append(line(middle, count_rate(consumed, edges), "trained on", ORANGE, "%{y:.1f} trained on per second"))
+        since = np.concatenate([[0.0], trained[:-1]])
+        used = mean_rate(since, trained, consumed, edges)
+        rate.append(line(middle, used, "trained on", ORANGE, "%{y:.1f} trained on per second"))
     use = [] if busy is None else [line(middle, busy, "rollout slots", BLUE, "%{y:.1%} of slots busy")]
     if learner is not None:
         use.append(line(middle, learner, "learner", ORANGE, "learner busy %{y:.1%} of the time"))
@@ -138,7 +144,7 @@ def throughput_figures(run: Run, story: Story) -> list[Figure]:
         card(
             "rate",
             "Trajectories per second",
-            f"Counted in bins of {width}; on average the two lines agree, a batch shows as a step of the orange one.",
+            f"Means over {width}; a batch is spread over the time since the one before it, so the lines lie close.",
             "trajectories / s",
             rate,
         ),
@@ -152,13 +158,21 @@ def throughput_figures(run: Run, story: Story) -> list[Figure]:
         card(
             "busy",
             "Busy share",
-            f"Mean share of the {slots} rollout slots that held a trajectory, and of the time the learner trained.",
+            f"Rollout slots in use as a share of the {slots} set (spare engine rows can lift it above 100 %), and the"
+            " share of time in which the learner trained.",
             "share busy",
             use,
             yaxis_tickformat=".0%",
-            yaxis_range=[0, 1.05],
+            yaxis_range=[0, 1.05 * max(1.0, busy.max() if busy is not None else 1.0)],
         ),
     ]
+
+
+def _bin_width(story: Story, seconds: float) -> float:
+    """Narrow enough for 20 bins, else at least three iterations wide, so that a curve shows trends and not beats."""
+    times = [now for _, now, _ in story.publishes]
+    period = median(b - a for a, b in pairwise(times)) if len(times) > 1 else 0.0
+    return max(0.25, min(3 * period, seconds / 20))
 
 
 def incident_rows(run: Run) -> list[tuple[float, int, str, str]]:

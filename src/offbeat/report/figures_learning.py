@@ -1,4 +1,4 @@
-"""Figures of what was learnt: reward, held-out exact match, and the learner's health."""
+"""Figures of what was learnt: reward and held-out exact match, over versions and over run time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from offbeat.report.bins import moving_mean
 from offbeat.report.read import Run
 from offbeat.report.story import Story
-from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, Clock, Figure, faint, line, spec
+from offbeat.report.style import BLUE, GREEN, ORANGE, Clock, Figure, faint, line, spec
 
 Marks = list[tuple[float, str]]
 
@@ -82,83 +82,3 @@ def _held_out(name: str, title: str, story: Story, clock: Clock | None, marks: M
         caption,
         spec(traces, axis, "exact match", marks, yaxis_tickformat=".0%", yaxis_range=[0, top]),
     )
-
-
-def learner_figures(run: Run, story: Story) -> list[Figure]:
-    """What an engineer looks at when learning goes wrong, one small chart each, over versions."""
-    reports = [trained.report for _, _, trained in story.publishes]
-    x = [trained.version for _, _, trained in story.publishes]
-    marks = session_steps(story)
-    low, high = 1 - run.settings.learner.clip_low, 1 + run.settings.learner.clip_high
-
-    def column(name: str) -> list[float]:
-        return [getattr(report, name) for report in reports]
-
-    def card(name: str, title: str, caption: str, y: str, traces: list[Any], **layout: Any) -> Figure:
-        drawn = spec(traces, "version published", y, marks, height=240, **layout) if x else None
-        return Figure(name, title, caption, drawn, size="third")
-
-    return [
-        card(
-            "ratio",
-            "Importance ratio",
-            f"target / behaviour probability of a token: a mean near 1 is healthy; outside {low:g} to {high:g}"
-            " the objective is clipped.",
-            "ratio (log scale)",
-            [
-                line(x, column("ratio_max"), "largest", ORANGE, "largest ratio %{y:.3g}"),
-                line(x, column("ratio_mean"), "mean", BLUE, "mean ratio %{y:.4f}"),
-            ],
-            yaxis_type="log",
-            yaxis_rangemode="normal",
-        ),
-        card(
-            "clip",
-            "Clipped tokens",
-            "Share of tokens whose ratio was clipped; growing with staleness is normal, above about 20 % is not.",
-            "share of tokens",
-            [line(x, column("clip_share"), "clip share", VIOLET, "%{y:.2%} of tokens clipped")],
-            yaxis_tickformat=".1~%",
-        ),
-        card(
-            "kl",
-            "Policy lag",
-            "Estimated KL(behaviour || target): how far the learner has moved from the versions that sampled.",
-            "KL (nats per token)",
-            [line(x, column("policy_lag_kl"), "KL", RED, "KL %{y:.2e} nats per token")],
-            yaxis_exponentformat="power",
-        ),
-        card(
-            "entropy",
-            "Entropy",
-            "Mean entropy of the target policy per token; a fall to zero means it stopped exploring.",
-            "entropy (nats)",
-            [line(x, column("entropy"), "entropy", GREEN, "entropy %{y:.3f} nats")],
-        ),
-        card(
-            "gradient",
-            "Gradient norm",
-            f"Before clipping at {run.settings.learner.max_gradient_norm:g}; spikes are batches that disagree with"
-            " the policy strongly.",
-            "gradient norm",
-            [line(x, column("gradient_norm"), "norm", BLUE, "gradient norm %{y:.3g}")],
-        ),
-        card(
-            "skips",
-            "Skipped updates and idle groups",
-            "Updates left out for a loss or gradient that is not finite, and groups whose rewards were all equal"
-            " and so taught nothing.",
-            "count per iteration",
-            [
-                line(
-                    x,
-                    column("zero_advantage_groups"),
-                    "groups without signal",
-                    GREY,
-                    "%{y} groups with equal rewards",
-                    line={"color": GREY, "width": 1.5},
-                ),
-                line(x, column("skipped_updates"), "skipped updates", RED, "%{y} updates skipped"),
-            ],
-        ),
-    ]

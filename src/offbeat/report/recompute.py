@@ -14,7 +14,7 @@ from pathlib import Path
 
 from offbeat.errors import WeightsError
 from offbeat.ports import Sampling
-from offbeat.report.read import Run, read_prompt_ids, read_trajectories
+from offbeat.report.read import PayloadFacts, Run, read_prompt_ids, read_trajectories
 from offbeat.report.story import Story, tell
 
 
@@ -32,7 +32,7 @@ def recompute(run: Run, count: int, seed: int) -> tuple[int, float | None]:
 
     Returns (how many were recomputed, largest absolute difference of a token's log-prob: None for none, infinite
     where one of the two is not a number). What the audit reports as damaged (no payload, no prompt, several spans,
-    fewer log-probs than tokens) is not drawn. Raises WeightsError where a kept file is not what the log announced.
+    log-probs missing or not finite) is not drawn. Raises WeightsError where a kept file is not what the log announced.
     """
     from offbeat.learner.rescore import Rescorer
 
@@ -68,10 +68,13 @@ def _draw(run: Run, story: Story, count: int, seed: int) -> list[tuple[int, tupl
         for group_id, attempts in zip(batch.train.group_ids, batch.train.attempts, strict=False):
             for key in zip(story.members(group_id), attempts, strict=False):
                 asked, payload = story.dispatches.get(key), run.payloads.get(key)
-                whole = payload and len(payload.span_versions) == 1 and payload.logprobs == payload.tokens > 0
-                if asked and whole and group_id in run.prompts and asked[0].version in kept:
+                if asked and payload and _is_whole(payload) and group_id in run.prompts and asked[0].version in kept:
                     found.add((asked[0].version, key))
     return sorted(random.Random(seed).sample(sorted(found), min(count, len(found))))
+
+
+def _is_whole(payload: PayloadFacts) -> bool:
+    return len(payload.span_versions) == 1 and payload.logprobs == payload.tokens > 0 and payload.logprobs_sound
 
 
 def _largest_difference(again: Sequence[float], stored: Sequence[float]) -> float:

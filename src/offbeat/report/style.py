@@ -5,6 +5,7 @@ The page's script adds the colours that depend on the reader's scheme (text, gri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,10 +76,11 @@ def spec(
         bargap=0.08,
     )
     figure.update_layout(**layout)
+    logarithmic = layout.get("xaxis_type") == "log"
     for at, label in marks:
         figure.add_vline(x=at, line={"dash": "dot", "width": 1, "color": GREY})
         figure.add_annotation(
-            x=at,
+            x=math.log10(at) if logarithmic else at,  # Plotly wants decades here, but values for the line
             y=1,
             yref="paper",
             yanchor="top",
@@ -98,5 +100,5 @@ def line(x: Any, y: Any, name: str, colour: str, hover: str, **options: Any) -> 
 
 def faint(x: Any, y: Any, name: str, colour: str, hover: str) -> Any:
     """The single values behind a smoothed line."""
-    marker = {"color": colour, "size": 4, "opacity": 0.4}
+    marker = {"color": colour, "size": 4, "opacity": 0.6}
     return go.Scatter(x=x, y=y, name=name, mode="markers", marker=marker, hovertemplate=f"{hover}<extra></extra>")

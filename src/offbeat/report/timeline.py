@@ -6,6 +6,7 @@ run time. The page draws the visible window as an image, so the cost does not gr
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -19,13 +20,17 @@ def timeline(run: Run, story: Story) -> dict[str, Any] | None:
 
     rows: [{"label", "lane", "kind"}], row 0 at the bottom. Columns, one entry a segment: row, start, length (ms),
     version (that generated, or that was trained from, or evaluated), id (trajectory, iteration or version),
-    tokens, attempt. `window` is the first view [from, to] in seconds, `sessions` where resumes lie.
+    tokens, attempt. `window` is the first view [from, to] in seconds, `sessions` where
+    resumes lie, `capacity` the slots that the settings give.
     """
     if not story.finishes:
         return None
     slots = sorted({(heard.event.lane, heard.event.slot) for heard in story.finishes})
     rows = [{"label": "evaluation", "lane": -1, "kind": "evaluation"}]
-    rows += [{"label": f"lane {lane}, slot {slot}", "lane": lane, "kind": "slot"} for lane, slot in reversed(slots)]
+    limit = run.settings.rollout.slots
+    for lane, slot in reversed(slots):
+        label = f"lane {lane}, slot {slot}" if slot < limit else f"lane {lane}, spare row {slot}"
+        rows.append({"label": label, "lane": lane, "kind": "slot"})
     rows.append({"label": "learner", "lane": -1, "kind": "learner"})
     row_of = {slot: len(slots) - i for i, slot in enumerate(slots)}
     segments = [
@@ -48,6 +53,7 @@ def timeline(run: Run, story: Story) -> dict[str, Any] | None:
         "rows": rows,
         **columns,
         "end": end,
+        "capacity": run.settings.rollout.lanes * limit,
         "window": first_window(story, end),
         "sessions": [now for _, now, opened in story.sessions if opened.session > 0],
         "incidents": _losses(run),
@@ -63,7 +69,7 @@ def first_window(story: Story, end: float) -> tuple[float, float]:
     times = [now for _, now, _ in story.publishes]
     if len(times) < 3:
         return 0.0, end
-    periods = [b - a for a, b in zip(times, times[1:], strict=False)]
+    periods = [b - a for a, b in pairwise(times)]
     width = min(max(3 * median(periods), 2.0), 30.0, end)
     middle = times[len(times) * 3 // 5]
     start = min(max(0.0, middle - width / 2), end - width)

@@ -1,0 +1,39 @@
+"""Tasks: where prompts come from and what a response is worth.
+
+`make_task` is the registry. Each task is one versioned file, imported only when asked for, so importing this room is
+cheap. Invariant: a task is a function of its settings and seed, so every process that makes it holds the same one.
+"""
+
+from __future__ import annotations
+
+from offbeat.ports import Task
+from offbeat.settings import AdditionTask, JsonlTask, ReasoningGymTask, RunningSumTask, TaskSettings
+
+REVISIONS = {
+    "running-sum": "running_sum_v0",
+    "addition": "addition_v0",
+    "reasoning-gym": "reasoning_gym_v0",
+    "jsonl": "jsonl_v0",
+}
+"""The file behind each task name. It changes whenever prompts, answers or rewards do: part of any cache key."""
+
+
+def make_task(settings: TaskSettings, seed: int) -> Task:
+    """The task these settings name. Raises TaskError, in one line, where its prompts or reward cannot be had."""
+    match settings:
+        case RunningSumTask():
+            from offbeat.tasks.running_sum_v0 import RunningSum
+
+            return RunningSum(settings, seed)
+        case AdditionTask():
+            from offbeat.tasks.addition_v0 import Addition
+
+            return Addition(settings, seed)
+        case ReasoningGymTask():
+            from offbeat.tasks.reasoning_gym_v0 import ReasoningGym
+
+            return ReasoningGym(settings, seed)
+        case JsonlTask():
+            from offbeat.tasks.jsonl_v0 import Jsonl
+
+            return Jsonl(settings, seed)

@@ -65,7 +65,7 @@ class Timeline {
     }
   }
 
-  /** Share of slot time in [from, to] (ms) with a trajectory. */
+  /** Slots with a trajectory, as a share of those the settings give: the mean over [from, to] (ms). */
   busy(from, to) {
     const { start, length } = this.data;
     let sum = 0;
@@ -74,7 +74,7 @@ class Timeline {
         sum += Math.max(0, Math.min(to, start[i] + length[i]) - Math.max(from, start[i]));
       }
     }
-    return sum / ((to - from) * this.slots.length);
+    return sum / ((to - from) * this.data.capacity);
   }
 
   words(i) {
@@ -173,7 +173,7 @@ class Timeline {
     pen.drawImage(image, 0, 0, width, 54);
     const [left, right] = this.view.map((t) => t / this.data.end * width);
     pen.fillStyle = colour("--card");
-    pen.globalAlpha = 0.72;
+    pen.globalAlpha = 0.55;
     pen.fillRect(0, 0, left, 54);
     pen.fillRect(right, 0, width - right, 54);
     pen.globalAlpha = 1;

@@ -1,0 +1,218 @@
+"""The parts of the page that are words and tables: header, audit, incidents, responses, settings. Escapes all text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from offbeat.report.audit import SENTENCES, Audit
+from offbeat.report.figures_flow import incident_rows
+from offbeat.report.read import Run, read_trajectories
+from offbeat.report.story import Consumption, Story
+from offbeat.report.style import Figure
+from offbeat.settings import Settings
+
+INCIDENTS_SHOWN = 300
+RESPONSES_SHOWN = 4
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """45 s, 3 min 20 s, 2 h 05 min."""
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def header(run: Run, result: dict[str, Any], audited: Audit) -> str:
+    """What the run achieved, in one line, one sentence and a row of numbers."""
+    before, after = result["exact_match_before"], result["exact_match_after"]
+    iterations, outcome = result["iterations"], result["outcome"]
+    if before is not None and after is not None:
+        title = f"Held-out exact match {percent(before)} → {percent(after)}"
+    elif iterations:
+        title = f"{iterations} iterations trained, not evaluated since"
+    else:
+        title = "Nothing trained yet"
+    created = run.meta.get("created", "").replace("T", " ")[:16]
+    task = run.settings.task
+    lead = (
+        f"{iterations} of {run.settings.learner.iterations} iterations on {task.name}, schedule"
+        f" {run.settings.schedule.name}, in {duration(run.wall_seconds)} of run time."
+    )
+    if audited.trajectories:
+        lead += (
+            f" {audited.trajectories:,} trajectories were trained on, each sampled by one version, up to"
+            f" {audited.staleness.max} publishes earlier (bound {audited.staleness.bound})."
+        )
+    stop = _last_words(run)
+    return f"""<header>
+<div class="eyebrow"><span>offbeat run</span><strong>{escape(run.directory.resolve().name)}</strong>
+<span>{escape(created)}</span><span class="badge {escape(outcome)}">{escape(outcome)}</span></div>
+<h1>{escape(title)}</h1>
+<p class="lead">{escape(lead)}{f" {escape(stop)}" if stop else ""}</p>
+<div class="tiles">{"".join(_tiles(result, audited))}</div>
+</header>"""
+
+
+def _last_words(run: Run) -> str:
+    """Why a run that did not finish has ended."""
+    for record in reversed(run.records):
+        for command in record.commands:
+            reason = getattr(command, "outcome", "finished") != "finished" and getattr(command, "reason", "")
+            if reason:
+                return f"It stopped early: {reason}."
+        if type(record.event).__name__ == "Opened":
+            break
+    return ""
+
+
+def _tiles(result: dict[str, Any], audited: Audit) -> Iterable[str]:
+    def tile(name: str, value: str, note: str, kind: str = "") -> str:
+        return (
+            f'<div class="tile {kind}"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
+            f'<div class="note">{escape(note)}</div></div>'
+        )
+
+    before, after = result["exact_match_before"], result["exact_match_after"]
+    gain = "not evaluated twice yet"
+    if before is not None and after is not None:
+        gain = f"{100 * (after - before):+.1f} points, greedy"
+    yield tile("exact match", percent(after if after is not None else before), gain)
+    rate, tokens = result["trajectories_per_second"], result["tokens_per_second"]
+    yield tile("trajectories per second", f"{rate:.1f}" if rate else "–", f"{tokens:,.0f} tokens/s" if tokens else "")
+    stale = audited.staleness
+    mean = f"{stale.mean:.2f}" if audited.trajectories else "–"
+    yield tile("mean staleness", mean, f"max {stale.max}, bound {stale.bound}")
+    yield tile("versions published", str(audited.versions), f"from {audited.trajectories:,} trajectories")
+    broken = sum(audited.breaches.values())
+    lost = f"{audited.breaches['lost']} lost, {audited.breaches['consumed_twice']} used twice"
+    verdict = "kept" if audited.ok else f"{broken} broken"
+    yield tile("constraints C1, C2, C3", verdict, lost, "good" if audited.ok else "bad")
+
+
+def card(figure: Figure) -> str:
+    """A figure's card; one sentence instead of the chart where the run has nothing to show yet."""
+    head = f'<h3>{escape(figure.title)}</h3><p class="caption">{escape(figure.caption)}</p>'
+    if figure.spec is None:
+        return f'<section class="card {figure.size}">{head}<p class="nothing">Nothing to show yet.</p></section>'
+    name = escape(figure.name)
+    data = f'<script type="application/json" id="figure-{name}">{embedded(figure.spec)}</script>'
+    return (
+        f'<section class="card {figure.size}">{head}<div class="plot" id="{name}" role="img"'
+        f' aria-label="{escape(figure.title)}" data-figure="figure-{name}"></div>{data}</section>'
+    )
+
+
+def embedded(json: str) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.replace("<", "\\u003c")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
+    """A table of escaped cells; the first `numbers` columns are aligned as numbers."""
+
+    def cell(tag: str, i: int, text: str) -> str:
+        return f'<{tag} class="{"number" if i < numbers else "words"}">{escape(text)}</{tag}>'
+
+    top = "".join(cell("th", i, text) for i, text in enumerate(head))
+    body = "".join(f"<tr>{''.join(cell('td', i, text) for i, text in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def audit_section(audited: Audit) -> str:
+    """Every law with its number of breaches, and the evidence for those broken."""
+    rows = "".join(
+        f'<tr><td>{escape(sentence)}</td><td class="number {"broken" if audited.breaches[law] else "zero"}">'
+        f"{audited.breaches[law]}</td></tr>"
+        for law, sentence in SENTENCES.items()
+    )
+    c = audited.conservation
+    sums = (
+        f"{c.issued:,} issued = {c.live:,} live + {c.consumed:,} consumed + {c.quarantined:,} quarantined"
+        f"{'' if c.holds else ': does not add up'}."
+    )
+    lengths = audited.lengths
+    if lengths.trained is not None and lengths.finished is not None:
+        sums += f" Mean length {lengths.trained:.1f} tokens trained on, {lengths.finished:.1f} finished."
+    evidence = "".join(
+        f"<h3>{escape(SENTENCES[law])}</h3><pre>{escape(chr(10).join(found))}</pre>"
+        for law, found in audited.evidence.items()
+        if found
+    )
+    return f"""<section class="card full"><h3>Audit</h3>
+<p class="caption">Told again from the log alone, by code that shares nothing with the scheduler. {escape(sums)}</p>
+<table><thead><tr><th>law</th><th class="number">breaches</th></tr></thead><tbody>{rows}</tbody></table>
+{evidence}</section>"""
+
+
+def incident_section(run: Run) -> str:
+    """Restarts, leases, losses, quarantines, resumes; what happened, not what was normal."""
+    rows = incident_rows(run)
+    caption = "What was not plain sailing, with the time and the number of the event in the run log."
+    if len(rows) > INCIDENTS_SHOWN:
+        caption += f" The first {INCIDENTS_SHOWN} of {len(rows):,}."
+    body = '<p class="nothing">Nothing out of the ordinary.</p>'
+    if rows:
+        shown = ((f"{now:.2f}", str(seq), what, detail) for now, seq, what, detail in rows[:INCIDENTS_SHOWN])
+        body = table(("run time (s)", "seq", "what", "detail"), shown, numbers=2)
+    return f'<section class="card full"><h3>Incidents</h3><p class="caption">{caption}</p>{body}</section>'
+
+
+def response_section(run: Run, story: Story) -> str:
+    """A few responses of the first and of the last batch, with their rewards."""
+    if not story.consumptions:
+        return ""
+    parts = []
+    batches = {"first batch": story.consumptions[0], "last batch": story.consumptions[-1]}
+    for name, batch in batches.items():
+        rows = _responses(run, story, batch)
+        if rows:
+            caption = f"Sampled for iteration {batch.iteration}, one response for each of the first prompts."
+            shown = table(("reward", "prompt", "response", "answer"), rows, numbers=1)
+            head = f'<h3>Responses in the {name}</h3><p class="caption">{caption}</p>'
+            parts.append(f'<section class="card half">{head}{shown}</section>')
+    return "".join(parts)
+
+
+def _responses(run: Run, story: Story, batch: Consumption) -> list[tuple[str, str, str, str]]:
+    pairs = zip(batch.train.group_ids, batch.train.attempts, strict=False)
+    keys = [(story.members(group_id)[0], attempts[0]) for group_id, attempts in pairs if attempts]
+    keys = [k for k in keys if k in run.payloads and k[0] // story.group_size in run.prompts][:RESPONSES_SHOWN]
+    rows = []
+    for (trajectory_id, _), trajectory in zip(keys, read_trajectories(run, keys), strict=True):
+        prompt = run.prompts[trajectory_id // story.group_size]
+        scores = story.scores.get(trajectory_id)
+        reward = f"{scores[0][1]:.2f}" if scores else "–"
+        rows.append((reward, _short(prompt.text), _short(trajectory.text), _short(prompt.answer)))
+    return [row for row in rows if row[2]]
+
+
+def _short(text: str, limit: int = 240) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def settings_section(settings: Settings) -> str:
+    """All settings, those that differ from the defaults in bold."""
+    usual = Settings().model_dump(mode="json")
+    parts = []
+    for section, values in settings.model_dump(mode="json").items():
+        rows = "".join(
+            f'<tr class="{"" if key in usual[section] and usual[section][key] == value else "changed"}">'
+            f"<td>{escape(key)}</td><td>{escape('' if value is None else str(value))}</td></tr>"
+            for key, value in values.items()
+        )
+        parts.append(f"<div><h3>{escape(section)}</h3><table><tbody>{rows}</tbody></table></div>")
+    return (
+        '<section class="card full"><p class="caption">Bold: not the default.</p>'
+        f'<div class="settings">{"".join(parts)}</div></section>'
+    )

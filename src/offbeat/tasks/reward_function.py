@@ -1,0 +1,53 @@
+"""Finds the user's reward function, `module:function`, also in the current directory.
+
+This file runs the user's module by importing it and does not know what it computes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+
+from offbeat.errors import TaskError
+from offbeat.tasks.verdicts import one_line
+
+RewardFunction = Callable[[str, str, str], float]
+
+
+def find_reward(name: str) -> RewardFunction:
+    """The function `name` of three texts: prompt, answer, response. Raises TaskError where there is none."""
+    module_name, colon, function_name = name.partition(":")
+    if not colon or not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
+        raise TaskError(f"task.reward = {name!r}: not of the form module:function; e.g. my_rewards:score")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last, so that a file here never hides an installed module
+        importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # the user's module may raise anything while it is imported
+        raise TaskError(
+            f"task.reward = {name!r}: {module_name} cannot be imported from the installed packages or {here}"
+            f" ({type(error).__name__}: {one_line(str(error))}); mend the module or the name"
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise TaskError(f"task.reward = {name!r}: {module_name} ({_origin(module)}) has no function {function_name}")
+    try:
+        inspect.signature(function).bind("prompt", "answer", "response")
+    except TypeError as error:
+        raise TaskError(
+            f"task.reward = {name!r}: cannot be called as {function_name}(prompt, answer, response) ({error});"
+            " give it these three arguments"
+        ) from None
+    except ValueError:
+        pass  # built-in functions may have no signature to look at
+    reward: RewardFunction = function
+    return reward
+
+
+def _origin(module: object) -> str:
+    return str(getattr(module, "__file__", None) or "no file")

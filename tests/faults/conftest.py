@@ -1,0 +1,121 @@
+"""Whole runs in processes of their own, with a policy small enough to make them short, and ways to hurt them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+SMALL = (
+    "rollout.max_new_tokens=12",
+    "rollout.context=160",
+    "rollout.slots=16",
+    "schedule.group_size=4",
+    "schedule.train_batch_size=16",
+    "task.held_out=8",
+    "run.evaluate_every=0",
+    "learner.learning_rate=0.001",
+)
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained Hugging Face directory: its responses are noise of random length."""
+    from offbeat.models.presets import Preset, build_model, write_policy
+
+    directory = tmp_path_factory.mktemp("policy")
+    write_policy(build_model(Preset(width=32, hidden=64, layers=1, heads=2, kv_heads=1), seed=0), directory)
+    return directory
+
+
+@dataclass
+class Trial:
+    """A run directory and the command lines that act on it."""
+
+    directory: Path
+    policy: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "offbeat.cli", *arguments]
+
+    def settings(self, *overrides: str) -> list[str]:
+        given = (f"model.path={self.policy}", *SMALL, *overrides)
+        return [part for override in given for part in ("--set", override)]
+
+    def begin(self, *overrides: str, config: Path | None = None) -> subprocess.Popen[str]:
+        configs = [str(config)] if config else []
+        return self.popen("train", *configs, "--out", str(self.directory), "--json", *self.settings(*overrides))
+
+    def resume(self) -> subprocess.Popen[str]:
+        return self.popen("train", "--resume", str(self.directory), "--json")
+
+    def popen(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | self.environment,
+        )
+
+    def verify(self, recompute: int = 0) -> dict:
+        done = subprocess.run(
+            self.command("verify", str(self.directory), "--json", "--recompute", str(recompute)),
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def version(self) -> int:
+        """Iterations committed so far, read from the log of a run that may be writing."""
+        file = self.directory / "run.sqlite"
+        if not file.exists():
+            return -1
+        with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as db:
+            return db.execute("SELECT count(*) FROM events WHERE kind = 'Trained'").fetchone()[0]
+
+    def wait_for(self, what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 90.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not what():
+            assert process.poll() is None, f"ended too early: {process.communicate()}"
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.02)
+
+    def wait_for_version(self, version: int, process: subprocess.Popen[str]) -> None:
+        self.wait_for(lambda: self.version() >= version, process)
+
+
+def worker(process: subprocess.Popen[str], kind: str) -> psutil.Process:
+    """The worker process of a kind ("lane", "learner", "scorer") of a running `offbeat train`."""
+    for child in psutil.Process(process.pid).children():
+        if any(f"{kind}_process" in part for part in child.cmdline()):
+            return child
+    raise AssertionError(f"no {kind} process")
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 150.0) -> dict:
+    out, err = process.communicate(timeout=seconds)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture
+def trial(tmp_path: Path, policy: Path) -> Trial:
+    return Trial(tmp_path / "run", policy)

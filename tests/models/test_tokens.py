@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from offbeat.models.presets import BOS, CHARACTERS, EOS, PAD, UNKNOWN, character_tokenizer
+from offbeat.models.tokens import decode_response, encode_prompt, encode_response, load_tokenizer
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    character_tokenizer().save_pretrained(directory)
+    return directory
+
+
+@given(st.text(alphabet=CHARACTERS, max_size=80))
+def test_every_text_of_printable_ascii_comes_back_exactly(text: str) -> None:
+    tokenizer = _TOKENIZER
+    assert decode_response(tokenizer, encode_response(tokenizer, text)) == text
+    assert decode_response(tokenizer, encode_prompt(tokenizer, text)) == text
+    assert len(encode_prompt(tokenizer, text)) == len(text) + 1
+
+
+_TOKENIZER = character_tokenizer()
+
+
+def test_the_saved_tokenizer_is_the_one_auto_tokenizer_loads(directory: Path) -> None:
+    text = " a  b ,c .\n<pad> isn 't"
+    plain, auto = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
+    assert isinstance(plain, PreTrainedTokenizerFast)
+    assert encode_prompt(plain, text) == encode_prompt(auto, text) == auto(text)["input_ids"]
+    assert auto.decode(auto(text)["input_ids"], skip_special_tokens=True) == text
+    assert (auto.pad_token, auto.bos_token, auto.eos_token, auto.unk_token) == (PAD, BOS, EOS, UNKNOWN)
+
+
+def test_a_prompt_begins_with_bos_and_a_response_ends_with_eos() -> None:
+    prompt, response = encode_prompt(_TOKENIZER, "ab"), encode_response(_TOKENIZER, "ab")
+    assert prompt[0] == _TOKENIZER.bos_token_id
+    assert response[-1] == _TOKENIZER.eos_token_id
+    assert prompt[1:] == response[:-1]
+    assert response.count(_TOKENIZER.eos_token_id) == 1
+
+
+def test_without_bos_and_eos_nothing_is_added() -> None:
+    tokenizer = character_tokenizer()
+    tokenizer.bos_token = tokenizer.eos_token = None
+    assert encode_prompt(tokenizer, "ab") == encode_response(tokenizer, "ab") == encode_prompt(_TOKENIZER, "ab")[1:]
+
+
+def test_a_chat_template_is_used_up_to_where_the_answer_begins() -> None:
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    ids = encode_prompt(tokenizer, "1+1=")
+    assert tokenizer.decode(ids) == "[user]1+1=\n[assistant]"
+
+
+def test_special_tokens_never_reach_the_text() -> None:
+    pad, bos, eos = _TOKENIZER.pad_token_id, _TOKENIZER.bos_token_id, _TOKENIZER.eos_token_id
+    a = encode_prompt(_TOKENIZER, "a")[1]
+    assert decode_response(_TOKENIZER, [bos, a, pad, a, eos]) == "aa"
+
+
+def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises((OSError, ValueError)):
+        load_tokenizer(tmp_path)
+
+
+def test_loading_and_using_a_plain_tokenizer_needs_no_torch(directory: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from offbeat.models import tokens, prepare_policy\n"
+        f"t = tokens.load_tokenizer(Path({str(directory)!r}))\n"
+        "assert tokens.decode_response(t, tokens.encode_prompt(t, '1+2=')) == '1+2='\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

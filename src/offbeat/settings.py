@@ -28,11 +28,11 @@ class ModelSettings(_Section):
 
     path: str = ""
     preset: Literal["nano", "micro"] = "nano"
-    warm_start_target: float = Field(0.15, ge=0, le=1)
+    warm_start_target: float = Field(0.2, ge=0, le=1)
     """The supervised phase ends once greedy exact match reaches this share. Presets only."""
     warm_start_max_steps: Positive = 1500
-    warm_start_learning_rate: float = Field(2e-3, gt=0)
-    warm_start_batch_size: Positive = 256
+    warm_start_learning_rate: float = Field(3e-3, gt=0)
+    warm_start_batch_size: Positive = 128
 
 
 class RunningSumTask(_Section):
@@ -40,9 +40,23 @@ class RunningSumTask(_Section):
 
     name: Literal["running-sum"] = "running-sum"
     max_terms: int = Field(40, ge=2, le=200)
-    tail: float = Field(2.0, gt=1, le=10)
+    tail: float = Field(3.0, gt=1, le=10)
     """Exponent of the number of terms n: P(n) is proportional to n^-tail for 2 <= n <= max_terms."""
-    max_term: int = Field(99, ge=1, le=999)
+    max_term: int = Field(20, ge=1, le=999)
+    held_out: Positive = 512
+    reward_seconds: Seconds = 10.0
+
+
+class CountingTask(_Section):
+    """Count from one number to another in equal steps. The length of the answer is heavy-tailed."""
+
+    name: Literal["counting"]
+    min_count: int = Field(2, ge=1, le=400)
+    max_count: int = Field(48, ge=1, le=400)
+    tail: float = Field(2.0, gt=1, le=10)
+    """Exponent of the number of numbers n in the answer: P(n) is proportional to n^-tail, min_count <= n <= max_count."""
+    max_start: int = Field(50, ge=1, le=9999)
+    max_step: int = Field(9, ge=1, le=999)
     held_out: Positive = 512
     reward_seconds: Seconds = 10.0
 
@@ -79,14 +93,16 @@ class JsonlTask(_Section):
     reward_seconds: Seconds = 10.0
 
 
-TaskSettings = Annotated[RunningSumTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")]
+TaskSettings = Annotated[
+    RunningSumTask | CountingTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")
+]
 
 
 class RolloutSettings(_Section):
     """How responses are sampled. All of it is part of what the behaviour policy is."""
 
     lanes: int = Field(1, ge=1, le=64)
-    slots: int = Field(64, ge=1, le=4096)
+    slots: int = Field(128, ge=1, le=4096)
     max_new_tokens: Positive = 192
     context: Positive = 384
     """Longest prompt + response in tokens."""
@@ -102,8 +118,8 @@ class ScheduleSettings(_Section):
     max_staleness: int = Field(2, ge=0, le=64)
     max_versions: Positive | None = None
     """Versions alive in a lane at once; without a value K + 1, which never binds."""
-    group_size: Positive = 8
-    train_batch_size: Positive = 64
+    group_size: Positive = 16
+    train_batch_size: Positive = 256
     rollout_batch_size: Positive | None = None
     """Trajectories outstanding at most; without a value (K + 1) x train_batch_size, the most that C3 allows."""
 
@@ -123,14 +139,14 @@ class ScheduleSettings(_Section):
 class LearnerSettings(_Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
-    iterations: Positive = 400
-    learning_rate: float = Field(5e-4, gt=0, lt=1)
+    iterations: Positive = 800
+    learning_rate: float = Field(3e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
     weight_decay: float = Field(0.0, ge=0, le=1)
     max_gradient_norm: float = Field(1.0, gt=0)
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
-    aggregation: Literal["token", "sequence"] = "token"
+    aggregation: Literal["token", "sequence"] = "sequence"
     """`token`: mean over all tokens of the batch; `sequence`: mean over trajectories of each one's token mean."""
     normalise_advantage: bool = True
     """Divide the group-relative advantage by the group's standard deviation."""
@@ -269,7 +285,7 @@ def _one_line(error: ValidationError) -> str:
         return str(first["ctx"]["error"])
     if first["type"].startswith("union_tag"):
         name = first["input"].get("name")
-        return f"task.name = {name!r}: unknown task; use running-sum, addition, reasoning-gym or jsonl"
+        return f"task.name = {name!r}: unknown task; use running-sum, counting, addition, reasoning-gym or jsonl"
     if first["type"] == "missing":
         return f"{key}: missing; add it"
     value = first["input"]

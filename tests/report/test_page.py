@@ -60,7 +60,12 @@ def test_what_improved_is_in_the_header(made: MadeRun, tmp_path: Path) -> None:
     results = {row.event.version: row.event for row in made.rows if isinstance(row.event, e.Evaluated)}
     before, after = results[0].exact_match_greedy, results[max(results)].exact_match_greedy
     assert f"<h1>Held-out exact match {100 * before:.1f} % → {100 * after:.1f} %</h1>" in text
+    sampled = results[0].exact_match_sampled, results[max(results)].exact_match_sampled
+    for first, last in ((before, after), sampled):
+        assert f">{100 * first:.1f} → {100 * last:.1f} %<" in text
+        assert f">{100 * (last - first):+.1f} points<" in text
     assert "max 2, bound 2" in text
+    assert f"in {made.rows[-1].now:.1f} s of run time<" in text
     assert ">kept<" in text
 
 
@@ -85,6 +90,9 @@ def test_every_stage_of_a_run_gives_a_page(made: MadeRun, tmp_path: Path, share:
     assert '<span class="badge running">running</span>' in text
     trained = any(isinstance(row.event, e.Trained) for row in rows)
     assert ("Nothing to show yet." in text) is not trained
+    evaluated = {row.event.version for row in rows if isinstance(row.event, e.Evaluated)}
+    assert (">not evaluated yet<" in text) is (not evaluated)
+    assert (">before training<" in text) is (evaluated == {0})
 
 
 @pytest.mark.parametrize("outcome", ["interrupted", "failed"])

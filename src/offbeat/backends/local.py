@@ -70,6 +70,7 @@ class LocalBackend:
         environment = os.environ | {
             "OMP_NUM_THREADS": str(threads or self._threads),
             "MKL_NUM_THREADS": str(threads or self._threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from offbeat.report.figures_learning import session_steps
 from offbeat.report.read import Run
 from offbeat.report.story import Story
-from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, ROUND, VIOLET, Figure, line, spec
 
 
 def learner_figures(run: Run, story: Story) -> list[Figure]:
@@ -45,7 +46,8 @@ class _Charts:
             self._line("ratio_max", "largest", ORANGE, "largest ratio %{y:.3g}"),
             self._line("ratio_mean", "mean", BLUE, "mean ratio %{y:.4f}"),
             yaxis_type="log",
-            yaxis_range=_ratio_range(self._column("ratio_mean"), self._column("ratio_max")),
+            yaxis_range=_decades([*self._column("ratio_mean"), *self._column("ratio_max")], 0.8, 1.25),
+            yaxis_tickvals=ROUND,
         )
 
     def clip(self) -> Figure:
@@ -78,13 +80,20 @@ class _Charts:
         )
 
     def gradient(self) -> Figure:
+        limit, norms = self._settings.max_gradient_norm, self._column("gradient_norm")
+        dashed = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": limit, "y1": limit}
+        dashed["line"] = {"dash": "dash", "width": 1, "color": GREY}
         return self._card(
             "gradient",
             "Gradient norm",
-            f"Before clipping at {self._settings.max_gradient_norm:g}; spikes are batches that disagree with the policy"
-            " strongly.",
-            "gradient norm",
-            self._line("gradient_norm", "norm", BLUE, "gradient norm %{y:.3g}"),
+            f"Before clipping at {limit:g} (dashed); spikes are batches that disagree with the policy strongly, a"
+            " gap is an iteration that taught nothing.",
+            "norm (log scale)",
+            line(self._x, [norm or None for norm in norms], "norm", BLUE, "gradient norm %{y:.3g}"),
+            yaxis_type="log",
+            yaxis_range=_decades(norms, limit * 0.8, limit * 1.25),
+            yaxis_tickvals=ROUND,
+            shapes=[dashed],
         )
 
     def skips(self) -> Figure:
@@ -99,7 +108,7 @@ class _Charts:
         )
 
 
-def _ratio_range(means: list[float], largest: list[float]) -> list[float]:
-    """Decades shown: all of the data, and at least 0.8 to 1.25, so that rounding does not look like drift."""
-    seen = [value for value in (*means, *largest) if value > 0]
-    return [math.log10(min([0.8, *seen])) - 0.02, math.log10(max([1.25, *seen])) + 0.02]
+def _decades(values: Sequence[float], low: float, high: float) -> list[float]:
+    """Range of a log axis: all positive values, at least `low` to `high`, so that rounding does not look like drift."""
+    seen = [value for value in values if value > 0]
+    return [math.log10(min([low, *seen])) - 0.02, math.log10(max([high, *seen])) + 0.02]

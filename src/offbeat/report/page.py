@@ -15,9 +15,10 @@ from plotly.offline import get_plotlyjs
 
 from offbeat.errors import RunDirectoryError
 from offbeat.report.audit import Audit, audit
-from offbeat.report.figures_flow import length_figure, staleness_figure, throughput_figures
+from offbeat.report.figures_flow import length_figure, staleness_figure
 from offbeat.report.figures_health import learner_figures
 from offbeat.report.figures_learning import learning_figures
+from offbeat.report.figures_throughput import throughput_figures
 from offbeat.report.read import Run, read_run
 from offbeat.report.sections import (
     audit_section,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
 from offbeat.report.audit import SENTENCES, Audit
-from offbeat.report.figures_flow import incident_rows
+from offbeat.report.incidents import incident_rows
 from offbeat.report.read import Run, read_trajectories
 from offbeat.report.story import Consumption, Story
 from offbeat.report.style import Figure
@@ -83,21 +84,28 @@ def _tiles(result: dict[str, Any], audited: Audit) -> Iterable[str]:
             f'<div class="note">{escape(note)}</div></div>'
         )
 
-    before, after = result["exact_match_before"], result["exact_match_after"]
-    gain = "not evaluated twice yet"
-    if before is not None and after is not None:
-        gain = f"{100 * (after - before):+.1f} points, greedy"
-    yield tile("exact match", percent(after if after is not None else before), gain)
+    for how, key in (("greedy", "exact_match"), ("sampled", "exact_match_sampled")):
+        yield tile(f"exact match, {how}", *_change(result[f"{key}_before"], result[f"{key}_after"]))
     rate, tokens = result["trajectories_per_second"], result["tokens_per_second"]
-    yield tile("trajectories per second", f"{rate:.1f}" if rate else "–", f"{tokens:,.0f} tokens/s" if tokens else "")
+    note = f"{tokens:,.0f} tokens/s, prompts included" if tokens else ""
+    yield tile("trajectories per second", f"{rate:.1f}" if rate else "–", note)
     stale = audited.staleness
     mean = f"{stale.mean:.2f}" if audited.trajectories else "–"
     yield tile("mean staleness", mean, f"max {stale.max}, bound {stale.bound}")
-    yield tile("versions published", str(audited.versions), f"from {audited.trajectories:,} trajectories")
+    yield tile("versions published", str(audited.versions), f"in {duration(result['wall_seconds'])} of run time")
     broken = sum(audited.breaches.values())
     lost = f"{audited.breaches['lost']} lost, {audited.breaches['consumed_twice']} used twice"
     verdict = "kept" if audited.ok else f"{broken} broken"
     yield tile("constraints C1, C2, C3", verdict, lost, "good" if audited.ok else "bad")
+
+
+def _change(before: float | None, after: float | None) -> tuple[str, str]:
+    """A number on held-out prompts before and after, and a note on the difference."""
+    if before is not None and after is not None:
+        return f"{100 * before:.1f} → {percent(after)}", f"{100 * (after - before):+.1f} points"
+    if before is None and after is None:
+        return "–", "not evaluated yet"
+    return percent(before if after is None else after), "before training" if after is None else "after training"
 
 
 def card(figure: Figure) -> str:
@@ -156,16 +164,19 @@ def audit_section(audited: Audit) -> str:
 
 
 def incident_section(run: Run) -> str:
-    """Restarts, leases, losses, quarantines, resumes; what happened, not what was normal."""
+    """Restarts, expired leases, losses, quarantines, resumes, and how the run ended."""
     rows = incident_rows(run)
-    caption = "What was not plain sailing, with the time and the number of the event in the run log."
-    if len(rows) > INCIDENTS_SHOWN:
-        caption += f" The first {INCIDENTS_SHOWN} of {len(rows):,}."
+    caption = "Losses, restarts, quarantines, resumes and the end, with the number of the event in the run log."
     body = '<p class="nothing">Nothing out of the ordinary.</p>'
     if rows:
-        shown = ((f"{now:.2f}", str(seq), what, detail) for now, seq, what, detail in rows[:INCIDENTS_SHOWN])
+        kinds = Counter(what for _, _, what, _ in rows)
+        caption += f" {'; '.join(f'{what} ×{count}' if count > 1 else what for what, count in kinds.most_common())}."
+        shown = [(f"{now:.2f}", str(seq), what, detail) for now, seq, what, detail in rows]
+        if len(shown) > INCIDENTS_SHOWN:
+            half = INCIDENTS_SHOWN // 2
+            shown = [*shown[:half], ("…", "…", "…", f"{len(shown) - 2 * half:,} more"), *shown[-half:]]
         body = table(("run time (s)", "seq", "what", "detail"), shown, numbers=2)
-    return f'<section class="card full"><h3>Incidents</h3><p class="caption">{caption}</p>{body}</section>'
+    return f'<section class="card full"><h3>Incidents</h3><p class="caption">{escape(caption)}</p>{body}</section>'
 
 
 def response_section(run: Run, story: Story) -> str:

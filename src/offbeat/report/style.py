@@ -21,6 +21,8 @@ BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE, GREY = (
     "#a3953a",
     "#8a94a3",
 )
+ROUND = [m * 10.0**k for k in range(-4, 7) for m in (1, 2, 5)]
+"""Ticks of a log axis: 1, 2, 5, 10, 20, 50..."""
 VERSION_CYCLE = (BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE)
 
 
@@ -71,8 +73,8 @@ def spec(
         showlegend=len([t for t in traces if t.showlegend is not False]) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
         font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 12},
-        xaxis={"title": {"text": x, "standoff": 8}, "zeroline": False, "showline": True},
-        yaxis={"title": {"text": y, "standoff": 8}, "zeroline": False, "rangemode": "tozero"},
+        xaxis={"title": {"text": x, "standoff": 8, "font": {"size": 12}}, "zeroline": False, "showline": True},
+        yaxis={"title": {"text": y, "standoff": 8, "font": {"size": 12}}, "zeroline": False, "rangemode": "tozero"},
         bargap=0.08,
     )
     figure.update_layout(**layout)

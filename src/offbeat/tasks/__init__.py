@@ -7,10 +7,11 @@ cheap. Invariant: a task is a function of its settings and seed, so every proces
 from __future__ import annotations
 
 from offbeat.ports import Task
-from offbeat.settings import AdditionTask, JsonlTask, ReasoningGymTask, RunningSumTask, TaskSettings
+from offbeat.settings import AdditionTask, CountingTask, JsonlTask, ReasoningGymTask, RunningSumTask, TaskSettings
 
 REVISIONS = {
     "running-sum": "running_sum_v0",
+    "counting": "counting_v0",
     "addition": "addition_v0",
     "reasoning-gym": "reasoning_gym_v0",
     "jsonl": "jsonl_v0",
@@ -25,6 +26,10 @@ def make_task(settings: TaskSettings, seed: int) -> Task:
             from offbeat.tasks.running_sum_v0 import RunningSum
 
             return RunningSum(settings, seed)
+        case CountingTask():
+            from offbeat.tasks.counting_v0 import Counting
+
+            return Counting(settings, seed)
         case AdditionTask():
             from offbeat.tasks.addition_v0 import Addition
 

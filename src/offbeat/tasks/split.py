@@ -21,7 +21,7 @@ ATTEMPTS = 64
 STRIDE = 2**40
 """Distance between the draws of one prompt, so that the first draws of neighbouring prompts are neighbours."""
 PATIENCE = 256
-"""Draws in a row without a new held-out prompt before the task counts as exhausted: by chance, once in 10^32."""
+"""Draws in a row without a held-out prompt before the task counts as too small: by chance, once in 10^32."""
 
 
 class Question(NamedTuple):
@@ -66,26 +66,25 @@ class EndlessSource:
         return self._prompt(prompt_id, self._draw(*self.index_of(prompt_id)))
 
     def held_out(self, count: int) -> list[Prompt]:
-        """`count` different prompts that training never draws; a smaller count gives the beginning of a larger."""
-        found: dict[str, Prompt] = {}
-        index = newest = 0
+        """`count` draws of prompts that training never draws, distributed as training draws them, so a short prompt
+        may come twice; a smaller count gives the beginning of a larger.
+        """
+        found: list[Prompt] = []
+        index = missed = 0
         while len(found) < count:
-            if index - newest >= PATIENCE:
+            if missed >= PATIENCE:
                 raise TaskError(
-                    f"task {self._task}: only {len(found)} different held-out prompts found, {count} wanted;"
-                    f" {_remedy(len(found))}"
+                    f"task {self._task}: no held-out prompt in {PATIENCE} draws;"
+                    " give it settings with more different prompts"
                 )
             question = self._draw("held-out", index)
-            if is_held_out(question.text) and question.text not in found:
-                found[question.text] = self._prompt(-1 - index, question)
-                newest = index
+            if is_held_out(question.text):
+                found.append(self._prompt(-1 - index, question))
+                missed = 0
+            else:
+                missed += 1
             index += 1
-        return list(found.values())
+        return found
 
     def _prompt(self, prompt_id: int, question: Question) -> Prompt:
         return Prompt(prompt_id=prompt_id, dataset=self._dataset, text=question.text, answer=question.answer)
-
-
-def _remedy(found: int) -> str:
-    more = "give it settings with more different prompts"
-    return f"set task.held_out to at most {found}, or {more}" if found else more

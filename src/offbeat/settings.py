@@ -39,10 +39,10 @@ class RunningSumTask(_Section):
     """Add a list of numbers, writing every partial sum. The number of terms is heavy-tailed."""
 
     name: Literal["running-sum"] = "running-sum"
-    max_terms: int = Field(40, ge=2, le=200)
-    tail: float = Field(3.0, gt=1, le=10)
+    max_terms: int = Field(40, ge=2, le=52)
+    tail: float = Field(2.5, gt=1, le=10)
     """Exponent of the number of terms n: P(n) is proportional to n^-tail for 2 <= n <= max_terms."""
-    max_term: int = Field(20, ge=1, le=999)
+    max_term: int = Field(9, ge=1, le=999)
     held_out: Positive = 512
     reward_seconds: Seconds = 10.0
 
@@ -142,6 +142,8 @@ class LearnerSettings(_Section):
     iterations: Positive = 800
     learning_rate: float = Field(3e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
+    final_learning_rate_share: float = Field(0.1, ge=0, le=1)
+    """The rate falls linearly to this share of itself at the last iteration; 1 keeps it constant."""
     weight_decay: float = Field(0.0, ge=0, le=1)
     max_gradient_norm: float = Field(1.0, gt=0)
     clip_low: float = Field(0.2, gt=0, lt=1)

@@ -29,7 +29,17 @@ def made() -> MadeRun:
 
 
 def part_of(made: MadeRun, rows: list[Row]) -> MadeRun:
-    return MadeRun(made.settings, rows, made.payloads, made.rewards, made.prompt_ids)
+    """The run when it had only these rows: without the payloads, rewards and prompts of what was still to come."""
+    finished = {(row.event.trajectory_id, row.event.attempt) for row in rows if isinstance(row.event, e.Finished)}
+    scored = {(row.event.trajectory_id, row.event.attempt) for row in rows if isinstance(row.event, e.Scored)}
+    issued = {c.group_id for row in rows for c in row.commands if isinstance(c, e.Generate)}
+    return MadeRun(
+        made.settings,
+        rows,
+        {key: payload for key, payload in made.payloads.items() if key in finished},
+        {key: reward for key, reward in made.rewards.items() if key in scored},
+        {group: ids for group, ids in made.prompt_ids.items() if group in issued},
+    )
 
 
 def own_text(page: Path) -> str:
@@ -90,6 +100,9 @@ def test_every_stage_of_a_run_gives_a_page(made: MadeRun, tmp_path: Path, share:
     assert '<span class="badge running">running</span>' in text
     trained = any(isinstance(row.event, e.Trained) for row in rows)
     assert ("Nothing to show yet." in text) is not trained
+    issued = any(isinstance(command, e.Generate) for row in rows for command in row.commands)
+    assert (">kept<" in text) is issued, "a run that issued nothing has kept nothing"
+    assert (">max " in text) is trained
     evaluated = {row.event.version for row in rows if isinstance(row.event, e.Evaluated)}
     assert (">not evaluated yet<" in text) is (not evaluated)
     assert (">before training<" in text) is (evaluated == {0})

@@ -8,6 +8,7 @@ rollouts. A failure of the engine is reported as a failure, never as a response.
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 
 from offbeat.backends.messages import (
@@ -64,6 +65,7 @@ class LaneProcess:
         self.sampling = Sampling(self.rollout.temperature, self.rollout.top_k, self.rollout.top_p)
         self.spare = evaluation_slots(settings)
         self.attempts: dict[int, int] = {}
+        self.waiting: deque[Request] = deque()
         self.submitted: dict[int, float] = {}
         self.freed: dict[int, float] = {}
         self.held_out: list[HeldOut] = []
@@ -79,6 +81,7 @@ class LaneProcess:
             busy = bool(self.attempts or self.held_out)
             for message in self.link.poll(0 if busy else BEAT_SECONDS):
                 self.take(message)
+            self.feed()
             self.feed_held_out()
             if busy:
                 self.decode()
@@ -95,6 +98,8 @@ class LaneProcess:
                 for trajectory_id in message.trajectory_ids:
                     self.attempts.pop(trajectory_id, None)
                     self.submitted.pop(trajectory_id, None)
+                gone = set(message.trajectory_ids)
+                self.waiting = deque(request for request in self.waiting if request.request_id not in gone)
             case LoadWeights():
                 manifest = read_manifest(self.run_directory, message.version, message.digest)
                 self.engine.load(message.version, weights_file(self.run_directory, message.version))
@@ -117,13 +122,20 @@ class LaneProcess:
                 max_new_tokens=self.rollout.max_new_tokens,
                 sampling=self.sampling,
             )
+            self.attempts[trajectory_id] = attempt
+            self.waiting.append(request)
+
+    def feed(self) -> None:
+        """Keep the rollout slots filled, and no more than these: the engine's other rows are for held-out prompts."""
+        while self.waiting and len(self.submitted) < self.rollout.slots:
+            request = self.waiting.popleft()
             try:
                 self.engine.submit(request)
             except EngineError as error:
-                self.link.send(SampleFailed(trajectory_id, attempt, str(error)))
+                attempt = self.attempts.pop(request.request_id)
+                self.link.send(SampleFailed(request.request_id, attempt, str(error)))
                 continue
-            self.attempts[trajectory_id] = attempt
-            self.submitted[trajectory_id] = self.now()
+            self.submitted[request.request_id] = self.now()
 
     # -- decoding --------------------------------------------------------------------------------------------
 
@@ -192,7 +204,8 @@ class LaneProcess:
             return
         self.beat_at = now
         tokens = self.engine.decoded()
-        mine = {request_id: count for request_id, count in tokens.items() if request_id >= 0}
+        mine = {request.request_id: 0 for request in self.waiting}
+        mine |= {request_id: count for request_id, count in tokens.items() if request_id >= 0}
         running = sum(count > 0 for count in mine.values())
         total = self.decoded + sum(tokens.values())
         self.link.send(Beat(tuple(mine), tuple(mine.values()), running, total))

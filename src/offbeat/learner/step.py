@@ -127,9 +127,10 @@ class PolicyLearner:
         )  # fmt: skip
 
     def _set_learning_rate(self) -> float:
-        """Linear warm-up: iteration i uses min(1, (i + 1) / warmup_iterations) of each group's rate."""
-        warmup = self._settings.warmup_iterations
+        """Linear warm-up, then linear decay to `final_learning_rate_share` of each group's rate at the last iteration."""
+        warmup, final = self._settings.warmup_iterations, self._settings.final_learning_rate_share
         share = min(1.0, (self.version + 1) / warmup) if warmup else 1.0
+        share *= 1 - (1 - final) * min(1.0, self.version / max(1, self._settings.iterations - 1))
         for group, peak in zip(self.optimizer.param_groups, self._peak_rates, strict=True):
             group["lr"] = share * peak
         return float(self.optimizer.param_groups[0]["lr"])

@@ -61,7 +61,7 @@ def header(run: Run, result: dict[str, Any], audited: Audit) -> str:
 <span>{escape(created)}</span><span class="badge {escape(outcome)}">{escape(outcome)}</span></div>
 <h1>{escape(title)}</h1>
 <p class="lead">{escape(lead)}{f" {escape(stop)}" if stop else ""}</p>
-<div class="tiles">{"".join(_tiles(result, audited))}</div>
+<div class="tiles">{"".join(_tiles(run, result, audited))}</div>
 </header>"""
 
 
@@ -77,7 +77,7 @@ def _last_words(run: Run) -> str:
     return ""
 
 
-def _tiles(result: dict[str, Any], audited: Audit) -> Iterable[str]:
+def _tiles(run: Run, result: dict[str, Any], audited: Audit) -> Iterable[str]:
     def tile(name: str, value: str, note: str, kind: str = "") -> str:
         return (
             f'<div class="tile {kind}"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
@@ -90,9 +90,14 @@ def _tiles(result: dict[str, Any], audited: Audit) -> Iterable[str]:
     note = f"{tokens:,.0f} tokens/s, prompts included" if tokens else ""
     yield tile("trajectories per second", f"{rate:.1f}" if rate else "–", note)
     stale = audited.staleness
-    mean = f"{stale.mean:.2f}" if audited.trajectories else "–"
-    yield tile("mean staleness", mean, f"max {stale.max}, bound {stale.bound}")
-    yield tile("versions published", str(audited.versions), f"in {duration(result['wall_seconds'])} of run time")
+    if audited.trajectories:
+        yield tile("mean staleness", f"{stale.mean:.2f}", f"max {stale.max}, bound {stale.bound}")
+    else:
+        yield tile("mean staleness", "–", f"bound {stale.bound}")
+    yield tile("versions published", str(audited.versions), f"in {duration(run.wall_seconds)} of run time")
+    if audited.ok and not audited.conservation.issued:
+        yield tile("constraints C1, C2, C3", "–", "nothing was issued yet")
+        return
     broken = sum(audited.breaches.values())
     lost = f"{audited.breaches['lost']} lost, {audited.breaches['consumed_twice']} used twice"
     verdict = "kept" if audited.ok else f"{broken} broken"

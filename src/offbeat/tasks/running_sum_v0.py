@@ -2,14 +2,16 @@
 
 The text format lives in `write_prompt`, `write_answer` and `read_answer` alone. A change of prompts, answers or
 rewards makes a new file (v1), never a new meaning of this one.
-Example: "47+38+12=" has the gold answer "85,97".
+Example: "c4b7a8=" (4 + 7 + 8, labelled) has the gold answer "c4b11a19".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
+from string import ascii_letters
 
 from offbeat.eventtime.streams import stream_seed
 from offbeat.records import Prompt
@@ -17,34 +19,40 @@ from offbeat.settings import RunningSumTask
 from offbeat.tasks.split import EndlessSource, Question, Side
 from offbeat.tasks.verdicts import check_reward, exact_match
 
+LETTERS = ascii_letters
 PARTIAL_CREDIT = 0.5
 """Reward of an answer whose partial sums are all right but which is not an exact match."""
 SAMPLE = 32
 
 
+def labels(count: int) -> str:
+    """One letter a term, counting down to "a", so that a reader knows which term comes next and which is the last."""
+    return LETTERS[:count][::-1]
+
+
 def write_prompt(terms: Sequence[int]) -> str:
-    return "+".join(map(str, terms)) + "="
+    return "".join(f"{label}{term}" for label, term in zip(labels(len(terms)), terms, strict=True)) + "="
 
 
 def write_answer(terms: Sequence[int]) -> str:
-    """The partial sums after the second, third, ... term."""
-    return ",".join(map(str, list(accumulate(terms))[1:]))
+    """The partial sum after each term, the first included."""
+    return "".join(f"{label}{total}" for label, total in zip(labels(len(terms)), accumulate(terms), strict=True))
 
 
 def read_answer(response: str) -> list[str]:
-    """The partial sums of a response, as written."""
-    return response.strip().split(",")
+    """The partial sums of a response, each with its label."""
+    return re.findall(r"[^\d\s]\d*", response)
 
 
 def partial_credit(answer: str, response: str) -> float:
-    """PARTIAL_CREDIT times the share of the gold partial sums that the response gives right before its first error."""
-    gold = read_answer(answer)
+    """PARTIAL_CREDIT times the share of partial sums that are right before the first error, of the longer answer."""
+    gold, given = read_answer(answer), read_answer(response)
     right = 0
-    for wanted, given in zip(gold, read_answer(response), strict=False):
-        if given != wanted:
+    for wanted, got in zip(gold, given, strict=False):
+        if got != wanted:
             break
         right += 1
-    return PARTIAL_CREDIT * right / len(gold)
+    return PARTIAL_CREDIT * right / max(len(gold), len(given))
 
 
 class RunningSum:

@@ -28,17 +28,17 @@ class ModelSettings(_Section):
 
     path: str = ""
     preset: Literal["nano", "micro"] = "nano"
-    warm_start_target: float = Field(0.2, ge=0, le=1)
+    warm_start_target: float = Field(0.12, ge=0, le=1)
     """The supervised phase ends once greedy exact match reaches this share. Presets only."""
     warm_start_max_steps: Positive = 1500
-    warm_start_learning_rate: float = Field(3e-3, gt=0)
-    warm_start_batch_size: Positive = 128
+    warm_start_learning_rate: float = Field(2e-3, gt=0)
+    warm_start_batch_size: Positive = 64
 
 
 class RunningSumTask(_Section):
     """Add a list of numbers, writing every partial sum. The number of terms is heavy-tailed."""
 
-    name: Literal["running-sum"] = "running-sum"
+    name: Literal["running-sum"]
     max_terms: int = Field(40, ge=2, le=52)
     tail: float = Field(2.5, gt=1, le=10)
     """Exponent of the number of terms n: P(n) is proportional to n^-tail for 2 <= n <= max_terms."""
@@ -50,9 +50,9 @@ class RunningSumTask(_Section):
 class CountingTask(_Section):
     """Count from one number to another in equal steps. The length of the answer is heavy-tailed."""
 
-    name: Literal["counting"]
-    min_count: int = Field(2, ge=1, le=400)
-    max_count: int = Field(48, ge=1, le=400)
+    name: Literal["counting"] = "counting"
+    min_count: int = Field(1, ge=1, le=400)
+    max_count: int = Field(40, ge=1, le=400)
     tail: float = Field(2.0, gt=1, le=10)
     """Exponent of the number of numbers n in the answer: P(n) is proportional to n^-tail, min_count <= n <= max_count."""
     max_start: int = Field(50, ge=1, le=9999)
@@ -103,8 +103,8 @@ class RolloutSettings(_Section):
 
     lanes: int = Field(1, ge=1, le=64)
     slots: int = Field(128, ge=1, le=4096)
-    max_new_tokens: Positive = 192
-    context: Positive = 384
+    max_new_tokens: Positive = 168
+    context: Positive = 192
     """Longest prompt + response in tokens."""
     temperature: float = Field(1.0, gt=0, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -118,8 +118,8 @@ class ScheduleSettings(_Section):
     max_staleness: int = Field(2, ge=0, le=64)
     max_versions: Positive | None = None
     """Versions alive in a lane at once; without a value K + 1, which never binds."""
-    group_size: Positive = 16
-    train_batch_size: Positive = 256
+    group_size: Positive = 8
+    train_batch_size: Positive = 128
     rollout_batch_size: Positive | None = None
     """Trajectories outstanding at most; without a value (K + 1) x train_batch_size, the most that C3 allows."""
 
@@ -139,8 +139,8 @@ class ScheduleSettings(_Section):
 class LearnerSettings(_Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
-    iterations: Positive = 800
-    learning_rate: float = Field(3e-4, gt=0, lt=1)
+    iterations: Positive = 900
+    learning_rate: float = Field(5e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
     final_learning_rate_share: float = Field(0.1, ge=0, le=1)
     """The rate falls linearly to this share of itself at the last iteration; 1 keeps it constant."""
@@ -148,7 +148,7 @@ class LearnerSettings(_Section):
     max_gradient_norm: float = Field(1.0, gt=0)
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
-    aggregation: Literal["token", "sequence"] = "sequence"
+    aggregation: Literal["token", "sequence"] = "token"
     """`token`: mean over all tokens of the batch; `sequence`: mean over trajectories of each one's token mean."""
     normalise_advantage: bool = True
     """Divide the group-relative advantage by the group's standard deviation."""
@@ -178,7 +178,7 @@ class RunSettings(_Section):
 
 class Settings(_Section):
     model: ModelSettings = ModelSettings()
-    task: TaskSettings = RunningSumTask()
+    task: TaskSettings = CountingTask()
     rollout: RolloutSettings = RolloutSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     learner: LearnerSettings = LearnerSettings()
@@ -251,7 +251,7 @@ def settings_from(data: dict[str, Any]) -> Settings:
     """Validate a nested dict. Raises SettingsError with one line for the first thing wrong."""
     data = dict(data)
     if isinstance(data.get("task"), dict) and "name" not in data["task"]:
-        data["task"] = {"name": "running-sum", **data["task"]}
+        data["task"] = {"name": CountingTask().name, **data["task"]}
     try:
         return Settings.model_validate(data)
     except ValidationError as error:

@@ -35,7 +35,7 @@ class Preset:
 
 
 PRESETS = {
-    "nano": Preset(width=128, hidden=256, layers=2, heads=4, kv_heads=4),
+    "nano": Preset(width=128, hidden=384, layers=3, heads=4, kv_heads=4),
     "micro": Preset(width=192, hidden=576, layers=5, heads=6, kv_heads=6),
 }
 

@@ -19,7 +19,7 @@ from offbeat.models.gold import IGNORED, Example, GoldAnswers, Padded, micro_bat
 from offbeat.settings import ModelSettings
 
 VALIDATION_PROMPTS = 512
-CHECK_EVERY = 10
+CHECK_EVERY = 5
 WARM_UP_STEPS = 30
 MICRO_BATCH_TOKENS = 8192
 BETAS = (0.9, 0.98)

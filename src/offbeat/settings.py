@@ -10,20 +10,37 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from offbeat.errors import SettingsError
+from offbeat.task_settings import (
+    AdditionTask,
+    CountingTask,
+    JsonlTask,
+    Positive,
+    ReasoningGymTask,
+    RunningSumTask,
+    Seconds,
+    Section,
+    TaskSettings,
+)
 
-Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
+
+__all__ = [
+    "AdditionTask",
+    "CountingTask",
+    "JsonlTask",
+    "ReasoningGymTask",
+    "RunningSumTask",
+    "Settings",
+    "TaskSettings",
+    "load_settings",
+    "settings_from",
+]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelSettings(_Section):
+class ModelSettings(Section):
     """The policy: a Hugging Face directory (`path`), or a preset built and warm-started here."""
 
     path: str = ""
@@ -35,70 +52,7 @@ class ModelSettings(_Section):
     warm_start_batch_size: Positive = 64
 
 
-class RunningSumTask(_Section):
-    """Add a list of numbers, writing every partial sum. The number of terms is heavy-tailed."""
-
-    name: Literal["running-sum"]
-    max_terms: int = Field(40, ge=2, le=52)
-    tail: float = Field(2.5, gt=1, le=10)
-    """Exponent of the number of terms n: P(n) is proportional to n^-tail for 2 <= n <= max_terms."""
-    max_term: int = Field(9, ge=1, le=999)
-    held_out: Positive = 512
-    reward_seconds: Seconds = 10.0
-
-
-class CountingTask(_Section):
-    """Count from one number to another in equal steps. The length of the answer is heavy-tailed."""
-
-    name: Literal["counting"] = "counting"
-    min_count: int = Field(1, ge=1, le=400)
-    max_count: int = Field(40, ge=1, le=400)
-    tail: float = Field(2.0, gt=1, le=10)
-    """Exponent of the number of numbers n in the answer: P(n) is proportional to n^-tail, min_count <= n <= max_count."""
-    max_start: int = Field(50, ge=1, le=9999)
-    max_step: int = Field(9, ge=1, le=999)
-    held_out: Positive = 512
-    reward_seconds: Seconds = 10.0
-
-
-class AdditionTask(_Section):
-    """Add two numbers of `digits` digits."""
-
-    name: Literal["addition"]
-    digits: int = Field(3, ge=1, le=8)
-    held_out: Positive = 512
-    reward_seconds: Seconds = 10.0
-
-
-class ReasoningGymTask(_Section):
-    """Any reasoning-gym dataset by name, with its own options."""
-
-    name: Literal["reasoning-gym"]
-    dataset: str
-    options: dict[str, Any] = {}
-    held_out: Positive = 128
-    reward_seconds: Seconds = 10.0
-
-
-class JsonlTask(_Section):
-    """A file of {"prompt": ..., "answer": ...} lines and a reward function `module:function(prompt, answer, response)`.
-
-    `reward` empty means exact match of the stripped response with the answer.
-    """
-
-    name: Literal["jsonl"]
-    file: str
-    reward: str = ""
-    held_out: Positive = 64
-    reward_seconds: Seconds = 10.0
-
-
-TaskSettings = Annotated[
-    RunningSumTask | CountingTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")
-]
-
-
-class RolloutSettings(_Section):
+class RolloutSettings(Section):
     """How responses are sampled. All of it is part of what the behaviour policy is."""
 
     lanes: int = Field(1, ge=1, le=64)
@@ -111,7 +65,7 @@ class RolloutSettings(_Section):
     top_k: Count = 0
 
 
-class ScheduleSettings(_Section):
+class ScheduleSettings(Section):
     """Who runs when. Sizes are counted in trajectories."""
 
     name: Literal["multi-version", "sync"] = "multi-version"
@@ -136,7 +90,7 @@ class ScheduleSettings(_Section):
         return self.rollout_batch_size or (self.staleness_bound + 1) * self.train_batch_size
 
 
-class LearnerSettings(_Section):
+class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
     iterations: Positive = 900
@@ -158,7 +112,7 @@ class LearnerSettings(_Section):
     max_consecutive_skips: Positive = 5
 
 
-class RunSettings(_Section):
+class RunSettings(Section):
     """The run itself: seed, limits, leases, what is kept."""
 
     seed: Count = 0
@@ -176,7 +130,7 @@ class RunSettings(_Section):
     """Newest retired versions whose weights stay on disk, for `verify --recompute`."""
 
 
-class Settings(_Section):
+class Settings(Section):
     model: ModelSettings = ModelSettings()
     task: TaskSettings = CountingTask()
     rollout: RolloutSettings = RolloutSettings()
@@ -218,6 +172,9 @@ def _impossible(s: Settings) -> list[str]:
             f"rollout.max_new_tokens = {rollout.max_new_tokens} leaves no room for a prompt in rollout.context ="
             f" {rollout.context}; raise rollout.context or lower rollout.max_new_tokens"
         )
+    smallest, largest = _length_range(s.task)
+    if smallest > largest:
+        problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
     updates = s.learner.updates_per_iteration
     if updates > tbs // group:
         problems.append(
@@ -225,6 +182,16 @@ def _impossible(s: Settings) -> list[str]:
             f" set at most {tbs // group}"
         )
     return problems
+
+
+def _length_range(task: TaskSettings) -> tuple[int, int]:
+    match task:
+        case RunningSumTask():
+            return task.min_terms, task.max_terms
+        case CountingTask():
+            return task.min_count, task.max_count
+        case _:
+            return 0, 0
 
 
 def load_settings(config: Path | None, overrides: list[str] | None = None) -> Settings:

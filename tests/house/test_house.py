@@ -20,6 +20,7 @@ RANK = {
     "errors": 0,
     "events": 1,
     "ports": 2,
+    "task_settings": 1,
     "settings": 2,
     "theory": 3,
     "flow": 4,

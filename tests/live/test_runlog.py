@@ -68,9 +68,13 @@ def test_a_full_disk_is_one_line_and_the_log_stays_whole(tmp_path: Path) -> None
     log.record(e.Tick(), 0.0, [])
     pages = log._db.execute("PRAGMA page_count").fetchone()[0]
     log._db.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(RunFailed, match="make room"):
+
+    def fill() -> None:
         for i in range(1000):
             log.record(e.WorldFailed("x" * 1000), float(i), [])
+
+    with pytest.raises(RunFailed, match="make room"):
+        fill()
     log.close()
     again = RunLog.open(tmp_path / "run.sqlite")
     assert again._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"

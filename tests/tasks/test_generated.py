@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from string import ascii_letters
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.errors import TaskError
-from offbeat.settings import AdditionTask, RunningSumTask
+from offbeat.settings import AdditionTask, CountingTask, RunningSumTask
 from offbeat.tasks import make_task
 from offbeat.tasks.running_sum_v0 import PARTIAL_CREDIT, partial_credit, write_answer, write_prompt
 from offbeat.tasks.split import is_held_out
@@ -21,18 +23,19 @@ BOTH = pytest.mark.parametrize("settings", [RUNNING_SUM, ADDITION], ids=lambda s
 
 
 def test_format() -> None:
-    assert write_prompt([47, 38, 12]) == "47+38+12="
-    assert write_answer([47, 38, 12]) == "85,97"
+    assert write_prompt([4, 7, 8]) == "c4b7a8="
+    assert write_answer([4, 7, 8]) == "c4b11a19"
 
 
 def test_running_sum_answers_by_slow_arithmetic() -> None:
     task = make_task(RUNNING_SUM, 0)
     for i in range(200):
         prompt = task.prompt(i)
-        terms = [int(term) for term in prompt.text.removesuffix("=").split("+")]
-        assert 2 <= len(terms) <= RUNNING_SUM.max_terms
+        terms = [int(term) for term in re.findall(r"[a-zA-Z](\d+)", prompt.text)]
+        assert RUNNING_SUM.min_terms <= len(terms) <= RUNNING_SUM.max_terms
         assert all(1 <= term <= RUNNING_SUM.max_term for term in terms)
-        assert prompt.answer == ",".join(str(sum(terms[: k + 1])) for k in range(1, len(terms)))
+        letters = ascii_letters[: len(terms)][::-1]
+        assert prompt.answer == "".join(f"{letters[k]}{sum(terms[: k + 1])}" for k in range(len(terms)))
 
 
 @pytest.mark.parametrize(("digits", "least", "most"), [(2, 10, 99), (3, 100, 999), (8, 10**7, 10**8 - 1)])
@@ -47,9 +50,9 @@ def test_addition_answers_by_slow_arithmetic(digits: int, least: int, most: int)
 
 
 def test_number_of_terms_follows_the_power_law() -> None:
-    task = make_task(RunningSumTask(tail=2.0, max_terms=40), 1)
+    task = make_task(RunningSumTask(tail=2.0, min_terms=2, max_terms=40), 1)
     draws = 4000
-    counts = [task.prompt(i).text.count("+") + 1 for i in range(draws)]
+    counts = [len(re.findall("[a-zA-Z]", task.prompt(i).text)) for i in range(draws)]
     whole = sum(n**-2.0 for n in range(2, 41))
     for n in (2, 3, 4):
         expected = n**-2.0 / whole
@@ -87,18 +90,18 @@ def test_another_process_draws_the_same() -> None:
 @BOTH
 def test_first_prompt_of_this_revision_never_changes(settings: RunningSumTask | AdditionTask) -> None:
     """Caches and old runs rest on it: other text for the same seed needs a new revision of the task's file."""
-    fixed = {"running-sum": ("86+81+12=", "167,179"), "addition": ("307+390=", "697")}
+    fixed = {"running-sum": ("c86b81a12=", "c86b167a179"), "addition": ("307+390=", "697")}
     position = {"running-sum": 1, "addition": 3}[settings.name]
     prompt = make_task(settings.model_copy(update=FROZEN[settings.name]), 0).prompt(position)
     assert (prompt.text, prompt.answer) == fixed[settings.name]
 
 
-FROZEN = {"running-sum": {"max_terms": 40, "max_term": 99, "tail": 2.0}, "addition": {"digits": 3}}
+FROZEN = {"running-sum": {"min_terms": 2, "max_terms": 40, "max_term": 99, "tail": 2.0}, "addition": {"digits": 3}}
 
 
 @given(seed=st.integers(0, 2**32), other=st.integers(0, 2**32), ids=st.lists(st.integers(0, 2**50), max_size=8))
 def test_training_never_draws_the_exam_whatever_the_seeds(seed: int, other: int, ids: list[int]) -> None:
-    settings = RunningSumTask(max_term=5, max_terms=3)  # 150 prompts in all: chance would collide
+    settings = RunningSumTask(max_term=5, min_terms=2, max_terms=3)  # 150 prompts in all: chance would collide
     exam = {prompt.text for prompt in make_task(settings, other).held_out(8)}
     drawn = {make_task(settings, seed).prompt(i).text for i in ids}
     assert not drawn & exam
@@ -110,19 +113,39 @@ def test_held_out_is_a_fixed_set(settings: RunningSumTask | AdditionTask) -> Non
     exam = task.held_out(100)
     assert exam == make_task(settings, 0).held_out(100)
     assert exam[:7] == task.held_out(7)
-    assert len({prompt.text for prompt in exam}) == 100
     assert len({prompt.prompt_id for prompt in exam}) == 100
     assert all(prompt.prompt_id < 0 and is_held_out(prompt.text) for prompt in exam)
     assert task.held_out(0) == []
 
 
-def test_too_small_for_the_exam() -> None:
-    with pytest.raises(TaskError, match=r"only (\d+) different held-out prompts found, 512 wanted.*at most \1,"):
-        make_task(AdditionTask(name="addition", digits=1), 0).held_out(512)
+def test_the_exam_is_distributed_as_training_is() -> None:
+    """Short prompts may come twice: leaving repeats out would make the exam harder than what is trained."""
+    task = make_task(CountingTask(), 0)
+    exam = [prompt.answer.count(",") for prompt in task.held_out(2000)]
+    drawn = [task.prompt(i).answer.count(",") for i in range(2000)]
+    for n in range(3):
+        share = drawn.count(n) / 2000
+        assert abs(exam.count(n) / 2000 - share) < 6 * (2 * share * (1 - share) / 2000) ** 0.5
+
+
+def test_counting_answers_by_slow_arithmetic() -> None:
+    task = make_task(CountingTask(), 0)
+    for i in range(200):
+        prompt = task.prompt(i)
+        start, step, end = map(int, re.fullmatch(r"(\d+)\+(\d+)>(\d+)=", prompt.text).groups())
+        found, number = [], start
+        while number < end:
+            number += step
+            found.append(number)
+        assert found[-1] == end
+        assert prompt.answer == ",".join(map(str, found))
+        assert task.reward(prompt, prompt.answer) == 1.0
+        assert task.reward(prompt, prompt.answer + ",1") < 0.5
+    task.validate()
 
 
 def test_a_single_possible_prompt_cannot_be_on_both_sides() -> None:
-    task = make_task(RunningSumTask(max_terms=2, max_term=1), 0)
+    task = make_task(RunningSumTask(min_terms=2, max_terms=2, max_term=1), 0)
     with pytest.raises(TaskError, match="more different prompts"):
         task.validate()
 
@@ -136,19 +159,19 @@ def test_negative_training_id() -> None:
     ("response", "share"),
     [
         ("", 0),
-        ("85", 1 / 3),
-        ("85,97", 2 / 3),
-        ("85,98,100", 1 / 3),
-        ("84,97,100", 0),
-        (" 85 ,97,100", 0),
-        ("85,97,100,", 1),
-        ("85,97,100,101", 1),
+        ("c4", 1 / 3),
+        ("c4b11", 2 / 3),
+        ("c4b12a19", 1 / 3),
+        ("c5b11a19", 0),
+        ("d4b11a19", 0),
+        ("c4b11a19", 1),
+        ("c4b11a19a19", 3 / 4),
         ("nonsense", 0),
-        (",,,", 0),
+        ("cba", 0),
     ],
 )
 def test_partial_credit(response: str, share: float) -> None:
-    assert partial_credit("85,97,100", response) == pytest.approx(PARTIAL_CREDIT * share)
+    assert partial_credit("c4b11a19", response) == pytest.approx(PARTIAL_CREDIT * share)
 
 
 @given(st.integers(0, 500), st.text(alphabet="0123456789,+= x\n", max_size=20))

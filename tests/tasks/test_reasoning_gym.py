@@ -61,7 +61,6 @@ def test_held_out_is_disjoint_and_can_be_rewarded_in_another_process() -> None:
     small = settings("chain_sum", min_terms=2, max_terms=2, min_digits=1, max_digits=1)
     task, scorer = make_task(small, 0), make_task(small, 0)
     exam = task.held_out(20)
-    assert len({prompt.text for prompt in exam}) == 20
     assert exam[:5] == task.held_out(5)
     assert not {prompt.text for prompt in exam} & {task.prompt(i).text for i in range(500)}
     assert all(scorer.reward(prompt, prompt.answer) == 1.0 for prompt in exam)
@@ -76,11 +75,6 @@ def test_the_datasets_own_scorer_decides() -> None:
 def test_a_prompt_of_another_seed_is_refused() -> None:
     with pytest.raises(TaskError, match="not one of chain_sum"):
         make_task(settings("chain_sum"), 1).reward(make_task(settings("chain_sum"), 0).prompt(0), "1")
-
-
-def test_too_small_for_the_exam() -> None:
-    with pytest.raises(TaskError, match="held-out prompts found, 500 wanted"):
-        make_task(settings("chain_sum", min_terms=2, max_terms=2, min_digits=1, max_digits=1), 0).held_out(500)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ class PolicyLearner:
         )  # fmt: skip
 
     def _set_learning_rate(self) -> float:
-        """Linear warm-up, then linear decay to `final_learning_rate_share` of each group's rate at the last iteration."""
+        """Linear warm-up times linear decay to `final_learning_rate_share` of the rate at the last iteration."""
         warmup, final = self._settings.warmup_iterations, self._settings.final_learning_rate_share
         share = min(1.0, (self.version + 1) / warmup) if warmup else 1.0
         share *= 1 - (1 - final) * min(1.0, self.version / max(1, self._settings.iterations - 1))

@@ -56,14 +56,14 @@ def partial_credit(answer: str, response: str) -> float:
 
 
 class RunningSum:
-    """2 <= n <= max_terms terms with P(n) proportional to n^-tail, each uniform on 1..max_term."""
+    """min_terms <= n <= max_terms terms with P(n) proportional to n^-tail, each uniform on 1..max_term."""
 
     name = "running-sum"
 
     def __init__(self, settings: RunningSumTask, seed: int) -> None:
         self._seed = seed
         self._max_term = settings.max_term
-        self._lengths = range(2, settings.max_terms + 1)
+        self._lengths = range(settings.min_terms, settings.max_terms + 1)
         self._weights = list(accumulate(n**-settings.tail for n in self._lengths))
         self._source = EndlessSource(self.name, self.name, self._draw)
 

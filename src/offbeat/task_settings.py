@@ -1,0 +1,80 @@
+"""Settings of tasks: one section a task, told apart by `task.name`. Knows no prompt and no reward."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunningSumTask(Section):
+    """Add a list of numbers, writing every partial sum. The number of terms is heavy-tailed."""
+
+    name: Literal["running-sum"] = "running-sum"
+    min_terms: int = Field(3, ge=2, le=52)
+    max_terms: int = Field(40, ge=2, le=52)
+    tail: float = Field(3.0, gt=1, le=10)
+    """Exponent of the number of terms n: P(n) is proportional to n^-tail, min_terms <= n <= max_terms."""
+    max_term: int = Field(9, ge=1, le=999)
+    held_out: Positive = 512
+    reward_seconds: Seconds = 10.0
+
+
+class CountingTask(Section):
+    """Count from one number to another in equal steps. The length of the answer is heavy-tailed."""
+
+    name: Literal["counting"] = "counting"
+    min_count: int = Field(1, ge=1, le=400)
+    max_count: int = Field(40, ge=1, le=400)
+    tail: float = Field(2.0, gt=1, le=10)
+    """Exponent of the number of numbers n in the answer: P(n) ~ n^-tail, min_count <= n <= max_count."""
+    max_start: int = Field(50, ge=1, le=9999)
+    max_step: int = Field(9, ge=1, le=999)
+    held_out: Positive = 512
+    reward_seconds: Seconds = 10.0
+
+
+class AdditionTask(Section):
+    """Add two numbers of `digits` digits."""
+
+    name: Literal["addition"] = "addition"
+    digits: int = Field(3, ge=1, le=8)
+    held_out: Positive = 512
+    reward_seconds: Seconds = 10.0
+
+
+class ReasoningGymTask(Section):
+    """Any reasoning-gym dataset by name, with its own options."""
+
+    name: Literal["reasoning-gym"] = "reasoning-gym"
+    dataset: str
+    options: dict[str, Any] = {}
+    held_out: Positive = 128
+    reward_seconds: Seconds = 10.0
+
+
+class JsonlTask(Section):
+    """A file of {"prompt": ..., "answer": ...} lines and a reward function `module:function(prompt, answer, response)`.
+
+    `reward` empty means exact match of the stripped response with the answer.
+    """
+
+    name: Literal["jsonl"] = "jsonl"
+    file: str
+    reward: str = ""
+    held_out: Positive = 64
+    reward_seconds: Seconds = 10.0
+
+
+TaskSettings = Annotated[
+    RunningSumTask | CountingTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")
+]

@@ -15,6 +15,10 @@ from .conftest import Trial, finish, kill, worker
 
 pytestmark = pytest.mark.slow
 
+N = 400
+LONG = f"learner.iterations={N}"
+"""Long enough that a run is still under way when it is hurt, on a fast machine too."""
+
 
 def assert_clean(trial: Trial, iterations: int, recompute: int = 0) -> dict:
     found = trial.verify(recompute)
@@ -27,7 +31,7 @@ def assert_clean(trial: Trial, iterations: int, recompute: int = 0) -> dict:
 
 def test_kill_9_of_every_kind_of_process_then_resume(trial: Trial) -> None:
     rng = random.Random(os.urandom(8))
-    process = trial.begin("learner.iterations=40")
+    process = trial.begin(LONG)
     for kind in rng.sample(["lane", "learner", "scorer"], 3):
         trial.wait_for_version(trial.version() + 1 if trial.version() > 0 else 2, process)
         time.sleep(rng.uniform(0, 0.5))
@@ -36,10 +40,10 @@ def test_kill_9_of_every_kind_of_process_then_resume(trial: Trial) -> None:
     time.sleep(rng.uniform(0, 0.5))
     kill(process)
     before = trial.version()
-    assert before < 40
+    assert before < N
     result = finish(trial.resume())
-    assert (result["iterations"], result["lost"], result["consumed_twice"]) == (40, 0, 0)
-    found = assert_clean(trial, 40, recompute=20)
+    assert (result["iterations"], result["lost"], result["consumed_twice"]) == (N, 0, 0)
+    found = assert_clean(trial, N, recompute=20)
     assert found["recomputed"] > 0
     assert found["max_logprob_error"] < 1e-4
 
@@ -47,7 +51,7 @@ def test_kill_9_of_every_kind_of_process_then_resume(trial: Trial) -> None:
 def test_kill_9_of_main_again_and_again(trial: Trial) -> None:
     """Also while a session is starting up: the moments are random, the sessions short."""
     rng = random.Random(os.urandom(8))
-    process = trial.begin("learner.iterations=20")
+    process = trial.begin(LONG)
     trial.wait_for_version(1, process)
     kill(process)
     for _ in range(3):
@@ -55,24 +59,24 @@ def test_kill_9_of_main_again_and_again(trial: Trial) -> None:
         time.sleep(rng.uniform(0.2, 6.0))
         kill(process)
     finish(trial.resume())
-    assert_clean(trial, 20)
+    assert_clean(trial, N)
 
 
 def test_ctrl_c_is_exit_130_and_resumes(trial: Trial) -> None:
-    process = trial.begin("learner.iterations=20")
+    process = trial.begin(LONG)
     trial.wait_for_version(2, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert f"--resume {trial.directory}" in err
     finish(trial.resume())
-    assert_clean(trial, 20)
+    assert_clean(trial, N)
     again = finish(trial.resume())
-    assert again["iterations"] == 20
+    assert again["iterations"] == N
 
 
 def test_a_second_main_is_refused_while_the_first_runs(trial: Trial) -> None:
-    process = trial.begin("learner.iterations=400")
+    process = trial.begin("learner.iterations=100000")
     trial.wait_for_version(1, process)
     second = trial.resume()
     _, err = second.communicate(timeout=60)
@@ -82,15 +86,15 @@ def test_a_second_main_is_refused_while_the_first_runs(trial: Trial) -> None:
 
 
 def test_a_frozen_lane_is_replaced_when_its_leases_end(trial: Trial) -> None:
-    process = trial.begin("learner.iterations=30", "run.lease_seconds=2.0")
+    process = trial.begin(LONG, "run.lease_seconds=2.0")
     trial.wait_for_version(2, process)
     worker(process, "lane").send_signal(signal.SIGSTOP)
     finish(process)
-    assert_clean(trial, 30)
+    assert_clean(trial, N)
 
 
 def test_a_frozen_learner_fails_the_run_by_name_and_resumes(trial: Trial) -> None:
-    process = trial.begin("learner.iterations=20", "run.stall_seconds=6.0")
+    process = trial.begin(LONG, "run.stall_seconds=6.0")
     trial.wait_for_version(2, process)
     worker(process, "learner").send_signal(signal.SIGSTOP)
     _, err = process.communicate(timeout=90)
@@ -98,11 +102,11 @@ def test_a_frozen_learner_fails_the_run_by_name_and_resumes(trial: Trial) -> Non
     assert "no progress" in err
     assert "learner" in err
     finish(trial.resume())
-    assert_clean(trial, 20)
+    assert_clean(trial, N)
 
 
 def test_damaged_weights_are_never_resumed_from_silently(trial: Trial) -> None:
-    process = trial.begin("learner.iterations=20", "run.max_attempts=1")
+    process = trial.begin(LONG, "run.max_attempts=1")
     trial.wait_for_version(3, process)
     kill(process)
     newest = max(int(p.name) for p in (trial.directory / "versions").iterdir() if p.name.isdigit())

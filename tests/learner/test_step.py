@@ -144,8 +144,13 @@ def test_updates_per_iteration_are_that_many_optimizer_steps(model_dir: Path, sa
     assert report.ratio_max > 1.001  # the later updates are off policy
 
 
-def test_warm_up_is_linear_and_then_constant(model_dir: Path, sample_batch: MakeBatch) -> None:
-    learner = PolicyLearner.open(model_dir, settings(learning_rate=1e-4, warmup_iterations=2))
+def test_warm_up_is_linear_and_so_is_the_decay(model_dir: Path, sample_batch: MakeBatch) -> None:
+    decaying = settings(learning_rate=1e-4, warmup_iterations=2, iterations=5, final_learning_rate_share=0.2)
+    learner = PolicyLearner.open(model_dir, decaying)
+    rates = [learner.step(sample_batch(iteration)).learning_rate for iteration in range(5)]
+    assert rates == pytest.approx([0.5e-4, 0.8e-4, 0.6e-4, 0.4e-4, 0.2e-4])
+    constant = settings(learning_rate=1e-4, warmup_iterations=2, final_learning_rate_share=1.0)
+    learner = PolicyLearner.open(model_dir, constant)
     rates = [learner.step(sample_batch(iteration)).learning_rate for iteration in range(3)]
     assert rates == pytest.approx([0.5e-4, 1e-4, 1e-4])
     assert learner.optimizer.param_groups[0]["lr"] == 1e-4

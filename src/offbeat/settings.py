@@ -45,7 +45,7 @@ class ModelSettings(Section):
 
     path: str = ""
     preset: Literal["nano", "micro"] = "nano"
-    warm_start_target: float = Field(0.12, ge=0, le=1)
+    warm_start_target: float = Field(0.18, ge=0, le=1)
     """The supervised phase ends once greedy exact match reaches this share. Presets only."""
     warm_start_max_steps: Positive = 1500
     warm_start_learning_rate: float = Field(2e-3, gt=0)
@@ -93,7 +93,7 @@ class ScheduleSettings(Section):
 class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
-    iterations: Positive = 900
+    iterations: Positive = 450
     learning_rate: float = Field(5e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
     final_learning_rate_share: float = Field(0.1, ge=0, le=1)

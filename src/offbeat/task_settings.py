@@ -30,15 +30,15 @@ class RunningSumTask(Section):
 
 
 class CountingTask(Section):
-    """Count from one number to another in equal steps. The length of the answer is heavy-tailed."""
+    """Count on from a number in equal steps, as often as the label says. The number of numbers is heavy-tailed."""
 
     name: Literal["counting"] = "counting"
-    min_count: int = Field(1, ge=1, le=400)
-    max_count: int = Field(40, ge=1, le=400)
-    tail: float = Field(2.0, gt=1, le=10)
+    min_count: int = Field(3, ge=1, le=52)
+    max_count: int = Field(40, ge=1, le=52)
+    tail: float = Field(3.0, gt=1, le=10)
     """Exponent of the number of numbers n in the answer: P(n) ~ n^-tail, min_count <= n <= max_count."""
-    max_start: int = Field(50, ge=1, le=9999)
-    max_step: int = Field(9, ge=1, le=999)
+    max_start: int = Field(20, ge=1, le=9999)
+    max_step: int = Field(5, ge=1, le=999)
     held_out: Positive = 512
     reward_seconds: Seconds = 10.0
 

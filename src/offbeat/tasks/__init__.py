@@ -11,7 +11,7 @@ from offbeat.settings import AdditionTask, CountingTask, JsonlTask, ReasoningGym
 
 REVISIONS = {
     "running-sum": "running_sum_v0",
-    "counting": "counting_v0",
+    "counting": "counting_v1",
     "addition": "addition_v0",
     "reasoning-gym": "reasoning_gym_v0",
     "jsonl": "jsonl_v0",
@@ -23,13 +23,13 @@ def make_task(settings: TaskSettings, seed: int) -> Task:
     """The task these settings name. Raises TaskError, in one line, where its prompts or reward cannot be had."""
     match settings:
         case RunningSumTask():
-            from offbeat.tasks.running_sum_v0 import RunningSum
+            from offbeat.tasks.running_sum_v0 import running_sum
 
-            return RunningSum(settings, seed)
+            return running_sum(settings, seed)
         case CountingTask():
-            from offbeat.tasks.counting_v0 import Counting
+            from offbeat.tasks.counting_v1 import counting
 
-            return Counting(settings, seed)
+            return counting(settings, seed)
         case AdditionTask():
             from offbeat.tasks.addition_v0 import Addition
 

@@ -158,6 +158,37 @@ def report(
     typer.echo(json.dumps({"report": str(page)}) if as_json else str(page))
 
 
+@app.command()
+def compare(
+    config: Config = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Directory for the runs; the same one goes on.")] = None,
+    schedules: Annotated[str, typer.Option(help="Comma-separated; the first is what others are compared with.")] = "",
+    iterations: Annotated[int, typer.Option(min=1, help="RL iterations of each run.")] = 60,
+    warmup: Annotated[int, typer.Option(min=1, help="Iterations at the start that do not count.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each schedule, each repeat with the next seed.")] = 1,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run schedules on the same task, model, seed and cores, one after the other, and show them side by side."""
+    import os
+
+    from rich.console import Console
+
+    from offbeat.comparison.compare import compare as run_all
+    from offbeat.comparison.contestants import SCHEDULES, Order
+    from offbeat.comparison.table import table
+
+    console = Console(stderr=True)
+    names = tuple(name.strip() for name in schedules.split(",")) if schedules else SCHEDULES
+    order = Order(config, tuple(overrides or ()), names, iterations, repeats, os.cpu_count() or 1)
+    directory = out or Path("out") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
+    done = run_all(directory, order, warmup, lambda words: console.print(words, style="dim", highlight=False))
+    console.print(table(done.entries))
+    if as_json:
+        typer.echo(json.dumps(done.json))
+    console.print(f"page: {done.page}", highlight=False)
+
+
 def _complain(words: str) -> None:
     typer.echo(f"offbeat: {words}", err=True)
 

@@ -66,7 +66,10 @@ class Progress(_Event, frozen=True):
 
 
 class Finished(_Event, frozen=True):
-    """One attempt at a trajectory ended normally. Times are seconds of run time, as measured by the lane."""
+    """One attempt at a trajectory ended normally. Times are seconds of run time, as measured by the lane.
+
+    `version` is the one that sampled its first token, `spans` the number of its spans: 1 under C1.
+    """
 
     trajectory_id: int
     attempt: int
@@ -77,6 +80,7 @@ class Finished(_Event, frozen=True):
     finish_reason: FinishReason
     started: float
     ended: float
+    spans: int = 1
 
 
 class GenerationFailed(_Event, frozen=True):
@@ -220,6 +224,24 @@ class Abort(_Command, frozen=True):
     trajectory_ids: tuple[int, ...]
 
 
+class Pause(_Command, frozen=True):
+    """The lane decodes nothing of what it holds until a `Continue`. Evaluations go on."""
+
+    lane: int
+
+
+class Continue(_Command, frozen=True):
+    """All that the lane holds goes on under `version`, a new span of each response that has begun.
+
+    `keep_cache`: over the keys and values of the earlier versions; otherwise prompt and tokens so far are computed
+    again (re-prefill). Given only by schedules that do not keep C1.
+    """
+
+    lane: int
+    version: int
+    keep_cache: bool
+
+
 class Score(_Command, frozen=True):
     trajectory_id: int
     attempt: int
@@ -261,6 +283,6 @@ class Stop(_Command, frozen=True):
 
 
 Command: TypeAlias = (
-    StartLane | StartLearner | LoadVersion | UnloadVersion | Generate | Abort | Score | Train | Evaluate
-    | Quarantine | Retire | Stop
+    StartLane | StartLearner | LoadVersion | UnloadVersion | Generate | Abort | Pause | Continue | Score | Train
+    | Evaluate | Quarantine | Retire | Stop
 )  # fmt: skip

@@ -58,16 +58,31 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A finished request. `slot` is where it was decoded; the span's log-probs are the behaviour policy's."""
+    """A finished request. `slot` is where it was decoded; the spans' log-probs are the behaviour policy's.
+
+    One span, of the request's version, unless `switch` was asked for.
+    """
 
     request_id: int
     slot: int
-    span: Span
+    spans: tuple[Span, ...]
     finish_reason: FinishReason
+
+    @property
+    def span(self) -> Span:
+        """The only span. Raises ValueError where there are several."""
+        (span,) = self.spans
+        return span
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token for span in self.spans for token in span.token_ids)
 
 
 class Generator(Protocol):
-    """A rollout engine holding several versions. C1: a request is decoded by its own version or not at all."""
+    """A rollout engine holding several versions. C1: a request is decoded by its own version or not at all, unless
+    the caller gives that up with `switch`.
+    """
 
     slots: int
 
@@ -82,6 +97,14 @@ class Generator(Protocol):
 
     def abort(self, request_ids: Sequence[int]) -> None:
         """Forget these requests, running or queued; unknown ids are ignored."""
+
+    def suspend(self, request_ids: Sequence[int]) -> None:
+        """Decode nothing of these requests until `switch` names them; unknown ids are ignored."""
+
+    def switch(self, request_ids: Sequence[int], version: int, keep_cache: bool) -> None:
+        """These requests go on under `version`, a new span each where tokens were sampled. `keep_cache`: over the keys
+        and values computed so far; otherwise these are computed again. Raises EngineError for an unknown version.
+        """
 
     def step(self) -> list[Completion]:
         """Decode one token of every running request, after moving queued ones into free slots."""

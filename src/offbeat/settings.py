@@ -45,7 +45,7 @@ class ModelSettings(Section):
 
     path: str = ""
     preset: Literal["nano", "micro"] = "nano"
-    warm_start_target: float = Field(0.18, ge=0, le=1)
+    warm_start_target: float = Field(0.14, ge=0, le=1)
     """The supervised phase ends once greedy exact match reaches this share. Presets only."""
     warm_start_max_steps: Positive = 1500
     warm_start_learning_rate: float = Field(2e-3, gt=0)
@@ -68,7 +68,7 @@ class RolloutSettings(Section):
 class ScheduleSettings(Section):
     """Who runs when. Sizes are counted in trajectories."""
 
-    name: Literal["multi-version", "sync"] = "multi-version"
+    name: Literal["multi-version", "sync", "one-step-off", "partial", "in-flight"] = "multi-version"
     max_staleness: int = Field(2, ge=0, le=64)
     max_versions: Positive | None = None
     """Versions alive in a lane at once; without a value K + 1, which never binds."""
@@ -79,7 +79,8 @@ class ScheduleSettings(Section):
 
     @property
     def staleness_bound(self) -> int:
-        return 0 if self.name == "sync" else self.max_staleness
+        """What C3 promises. `partial` and `in-flight` promise nothing: for them it only sizes what is in hand."""
+        return {"sync": 0, "one-step-off": 1}.get(self.name, self.max_staleness)
 
     @property
     def live_versions(self) -> int:
@@ -93,7 +94,7 @@ class ScheduleSettings(Section):
 class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
-    iterations: Positive = 450
+    iterations: Positive = 500
     learning_rate: float = Field(5e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
     final_learning_rate_share: float = Field(0.1, ge=0, le=1)

@@ -37,8 +37,8 @@ class CountingTask(Section):
     max_count: int = Field(40, ge=1, le=52)
     tail: float = Field(3.0, gt=1, le=10)
     """Exponent of the number of numbers n in the answer: P(n) ~ n^-tail, min_count <= n <= max_count."""
-    max_start: int = Field(20, ge=1, le=9999)
-    max_step: int = Field(5, ge=1, le=999)
+    max_start: int = Field(99, ge=1, le=9999)
+    max_step: int = Field(3, ge=1, le=999)
     held_out: Positive = 512
     reward_seconds: Seconds = 10.0
 

@@ -1,11 +1,18 @@
-"""Rewards that raise, hang or lie, prompts that do not fit, batches without signal: reported, never a reward of 0."""
+"""Rewards that raise, hang or lie, prompts that do not fit, batches without signal, gradients that overflow: reported,
+never a reward of 0 and never a step.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from offbeat.events import Trained
 
 from .conftest import Trial, finish
 
@@ -24,12 +31,18 @@ def reward(prompt, answer, response):
     return float(response == answer)
 """
 
+NOISE = """
+def reward(prompt, answer, response):
+    return 1.0 if response == answer else len(set(response)) % 2 / 2
+"""
+"""A policy that answers at random gets unequal rewards."""
 
-def write_task(folder: Path, prompts: list[str]) -> tuple[str, ...]:
+
+def write_task(folder: Path, prompts: list[str], reward: str = REWARD) -> tuple[str, ...]:
     folder.mkdir(exist_ok=True)
     lines = [json.dumps({"prompt": text, "answer": "yes"}) for text in prompts]
     (folder / "data.jsonl").write_text("\n".join(lines))
-    (folder / "my_rewards.py").write_text(REWARD)
+    (folder / "my_rewards.py").write_text(reward)
     return (
         "task.name=jsonl",
         f"task.file={folder / 'data.jsonl'}",
@@ -73,14 +86,46 @@ def test_equal_rewards_everywhere_train_on_without_harm(trial: Trial) -> None:
     assert result["exact_match_before"] == result["exact_match_after"] == 0.0
 
 
-def test_learning_that_blows_up_stops_with_a_clear_message(trial: Trial) -> None:
-    process = trial.begin("learner.iterations=300", "learner.learning_rate=0.99", "learner.warmup_iterations=0",
-                          "learner.max_gradient_norm=1e30")  # fmt: skip
-    _, err = process.communicate(timeout=200)
-    if process.returncode == 0:
-        pytest.skip("this policy survived a learning rate of 0.99")
-    assert process.returncode == 1
-    assert "finite" in err
+def write_explosive_policy(directory: Path) -> None:
+    """It samples well, but its gradient overflows: every embedding is 0, so every logit is 0 and all tokens are equally
+    likely; yet on the way back through the RMS norm of a zero vector a gradient grows by 1 / sqrt(eps) = 1e18, and
+    there are three such norms in a row.
+    """
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    from offbeat.models.presets import Preset, build_model, write_policy
+
+    config = build_model(Preset(width=32, hidden=64, layers=2, heads=2, kv_heads=1), seed=0).config
+    config.tie_word_embeddings, config.rms_norm_eps = False, 1e-36
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.zero_()
+    write_policy(model, directory)
+
+
+def test_learning_that_blows_up_stops_with_a_clear_message(trial: Trial, tmp_path: Path) -> None:
+    """Updates are skipped, the weights stay as they were, every report can be read, the run ends after so many."""
+    trial.environment = {"PYTHONPATH": str(tmp_path)}
+    trial.policy = tmp_path / "explosive"
+    write_explosive_policy(trial.policy)
+    task = write_task(tmp_path, [f"question {i}" for i in range(40)], NOISE)
+    process = trial.begin("learner.iterations=50", "learner.max_consecutive_skips=3", *task)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 1, err
+    complaints = [line for line in err.splitlines() if line.startswith("offbeat:")]
+    assert len(complaints) == 1, err
+    assert "the last 3 updates had a loss or gradient that is not finite" in complaints[0]
+    assert json.loads(out)["iterations"] == trial.version() == 3
+    assert trial.verify()["outcome"] == "failed"
+    with sqlite3.connect(trial.directory / "run.sqlite") as db:
+        rows = db.execute("SELECT body FROM events WHERE kind = 'Trained' ORDER BY seq").fetchall()
+        [(digest,)] = db.execute("SELECT value FROM meta WHERE key = 'digest_0'")
+    trained = [msgspec.json.decode(body, type=Trained) for (body,) in rows]
+    assert [event.report.skipped_updates for event in trained] == [1, 1, 1]
+    assert [event.report.consecutive_skips for event in trained] == [1, 2, 3]
+    assert [event.digest for event in trained] == [digest] * 3
+    assert all(math.isfinite(number) for event in trained for number in msgspec.structs.astuple(event.report))
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def dispatch(self, data: st.DataObject) -> None:
         if member := self.pick(data, Status.WAITING):
-            self.ledger.dispatch(member, 0, 1.0)
+            self.ledger.dispatch(member, member.group.version, 0, 1.0)
 
     @rule(data=st.data(), failed=st.booleans())
     def restart(self, data: st.DataObject, failed: bool) -> None:
@@ -107,7 +107,7 @@ def test_conservation_law_is_not_vacuous() -> None:
 def test_a_group_cannot_be_consumed_twice() -> None:
     ledger = Ledger(1)
     group = ledger.issue(0)
-    ledger.dispatch(group.members[0], 0, 0.0)
+    ledger.dispatch(group.members[0], 0, 0, 0.0)
     ledger.finish(group.members[0])
     ledger.score(group.members[0])
     ledger.take([group])

@@ -14,6 +14,7 @@ SURFACE = {
     "train": {"config", "out", "resume", "overrides", "as_json"},
     "verify": {"run", "recompute", "seed", "as_json"},
     "report": {"run", "out", "as_json"},
+    "compare": {"config", "out", "schedules", "iterations", "warmup", "repeats", "overrides", "as_json"},
 }
 
 
@@ -45,6 +46,9 @@ def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
         ["train", "--resume", str(tmp_path), "--set", "run.seed=1"],
         ["verify", str(tmp_path)],
         ["report", str(tmp_path)],
+        ["compare", "--schedules", "sink", "--out", str(tmp_path / "c")],
+        ["compare", "--iterations", "3", "--out", str(tmp_path / "c")],
+        ["compare", "--set", "schedule.rollout_batch_size=384", "--out", str(tmp_path / "c")],
     ):
         done = run(*arguments)
         assert done.returncode == 2, (arguments, done.stderr)

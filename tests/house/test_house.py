@@ -39,6 +39,7 @@ ONLY = {
     "align": set(),
     "market": {"eventtime", "align"},
     "report": {"records", "events", "errors", "settings", "ports", "learner"},
+    "comparison": {"errors", "events", "settings", "report"},
     "testing": {"records", "ports", "errors", "events"},
 }
 PURE = ("flow", "theory", "eventtime")

@@ -82,7 +82,7 @@ def test_a_context_beyond_the_presets_is_refused(cache: Path) -> None:
         {"model": {"preset": "micro"}},
         {"model": {"warm_start_target": 0.4}},
         {"model": {"warm_start_learning_rate": 1e-3}},
-        {"task": {"tail": 3.0}},
+        {"task": {"tail": 3.5}},
         {"task": {"name": "addition"}},
         {"rollout": {"max_new_tokens": 100}},
         {"rollout": {"context": 300}},
@@ -96,6 +96,14 @@ def test_the_key_changes_with_all_that_determines_the_policy(change: dict[str, A
 def test_the_key_does_not_change_with_anything_else(copy_task: CopyTask) -> None:
     other = settings_from({"learner": {"iterations": 3}, "task": {"reward_seconds": 3.0}, "rollout": {"lanes": 2}})
     assert prepare.cache_key(other, copy_task) == prepare.cache_key(Settings(), copy_task)
+
+
+def test_the_key_changes_with_the_revision_of_its_task(copy_task: CopyTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prepare.cache_key(Settings(), copy_task)
+    monkeypatch.setitem(prepare.REVISIONS, "addition", "addition_v99")
+    assert prepare.cache_key(Settings(), copy_task) == before
+    monkeypatch.setitem(prepare.REVISIONS, Settings().task.name, "counting_v99")
+    assert prepare.cache_key(Settings(), copy_task) != before
 
 
 def test_the_key_changes_with_what_the_task_serves(tmp_path: Path, copy_task: CopyTask) -> None:

@@ -29,7 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_text_of_printable_ascii_comes_back_exactly(text: str) -> None:
     tokenizer = _TOKENIZER
     assert decode_response(tokenizer, encode_response(tokenizer, text)) == text
-    assert decode_response(tokenizer, encode_prompt(tokenizer, text)) == text
+    assert decode_response(tokenizer, encode_prompt(tokenizer, text)[1:]) == text
     assert len(encode_prompt(tokenizer, text)) == len(text) + 1
 
 
@@ -66,10 +66,27 @@ def test_a_chat_template_is_used_up_to_where_the_answer_begins() -> None:
     assert tokenizer.decode(ids) == "[user]1+1=\n[assistant]"
 
 
-def test_special_tokens_never_reach_the_text() -> None:
-    pad, bos, eos = _TOKENIZER.pad_token_id, _TOKENIZER.bos_token_id, _TOKENIZER.eos_token_id
-    a = encode_prompt(_TOKENIZER, "a")[1]
-    assert decode_response(_TOKENIZER, [bos, a, pad, a, eos]) == "aa"
+@pytest.mark.parametrize("special", [PAD, BOS, UNKNOWN, EOS])
+def test_only_the_token_that_ends_a_response_is_left_out_of_its_text(special: str) -> None:
+    """Else "1<unk>2" would be scored as "12"."""
+    one, two, eos = _TOKENIZER.convert_tokens_to_ids(["1", "2", EOS])
+    other = _TOKENIZER.convert_tokens_to_ids(special)
+    assert decode_response(_TOKENIZER, [one, other, two, eos]) == f"1{special}2"
+    assert decode_response(_TOKENIZER, [other, one, two]) == f"{special}12"
+    assert decode_response(_TOKENIZER, [one, two, other, eos]) == f"12{special}"
+    assert decode_response(_TOKENIZER, [one, two, other]) == ("12" if special == EOS else f"12{special}")
+    assert decode_response(_TOKENIZER, [one, two, eos], ends=[other]) == ("12" if special == EOS else f"12{EOS}")
+
+
+def test_an_empty_response_is_an_empty_text() -> None:
+    assert decode_response(_TOKENIZER, []) == decode_response(_TOKENIZER, [_TOKENIZER.eos_token_id]) == ""
+
+
+def test_a_tokenizer_without_eos_leaves_nothing_out() -> None:
+    tokenizer = character_tokenizer()
+    pad = tokenizer.pad_token_id
+    tokenizer.eos_token = None
+    assert decode_response(tokenizer, [pad]) == PAD
 
 
 def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -81,7 +98,7 @@ def test_loading_and_using_a_plain_tokenizer_needs_no_torch(directory: Path) -> 
     code = (
         "import sys; from pathlib import Path; from offbeat.models import tokens, prepare_policy\n"
         f"t = tokens.load_tokenizer(Path({str(directory)!r}))\n"
-        "assert tokens.decode_response(t, tokens.encode_prompt(t, '1+2=')) == '1+2='\n"
+        "assert tokens.decode_response(t, tokens.encode_response(t, '1+2=')) == '1+2='\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,7 +10,7 @@ import pytest
 from offbeat import events as e
 from offbeat.report.heartbeats import Heartbeats, heartbeats
 from offbeat.report.read import read_run
-from tests.report.written_run import MadeRun, Row, small_settings
+from tests.report.editable_run import EditableRun, Row, small_settings
 
 
 def beat(now: float, lane: int, busy: int, decoded: int) -> Row:
@@ -18,7 +18,7 @@ def beat(now: float, lane: int, busy: int, decoded: int) -> Row:
 
 
 def of(directory: Path, *rows: Row) -> Heartbeats:
-    return heartbeats(read_run(MadeRun(small_settings(), list(rows)).write(directory)))
+    return heartbeats(read_run(EditableRun(small_settings(), list(rows)).write(directory)))
 
 
 def spans(beats: Heartbeats) -> list[tuple[float, float, float]]:

@@ -8,12 +8,12 @@ from offbeat import events as e
 from offbeat.report.incidents import incident_rows
 from offbeat.report.read import read_run
 from offbeat.report.sections import INCIDENTS_SHOWN, incident_section
-from tests.report.made_run import made_run
-from tests.report.written_run import MadeRun, Row, small_settings
+from tests.report.editable_run import EditableRun, Row, small_settings
+from tests.report.simulated_run import simulated_run
 
 
 def rows_of(directory: Path, *rows: Row) -> list[tuple[float, int, str, str]]:
-    return incident_rows(read_run(MadeRun(small_settings(), list(rows)).write(directory)))
+    return incident_rows(read_run(EditableRun(small_settings(), list(rows)).write(directory)))
 
 
 def again(group: int, *attempts: int, lane: int = 0, version: int = 3) -> e.Generate:
@@ -42,14 +42,14 @@ def test_only_later_attempts_are_restarts(tmp_path: Path) -> None:
 
 
 def test_a_plain_run_has_only_its_end(tmp_path: Path) -> None:
-    made = made_run(kill_lane=None, expire=None, resume=None, reject=None)
+    made = simulated_run(kill_lane=None, expire=None, resume=None, reject=None)
     kinds = {what for _, _, what, _ in incident_rows(read_run(made.write(tmp_path)))}
     assert kinds == {"update skipped", "stop: finished"}
 
 
 def test_a_long_list_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     rows = [Row(float(i), e.LearnerLost(f"reason {i}"), []) for i in range(INCIDENTS_SHOWN + 40)]
-    section = incident_section(read_run(MadeRun(small_settings(), rows).write(tmp_path)))
+    section = incident_section(read_run(EditableRun(small_settings(), rows).write(tmp_path)))
     assert section.count("learner lost</td>") == INCIDENTS_SHOWN
     assert f"learner lost ×{INCIDENTS_SHOWN + 40}." in section
     assert ">40 more<" in section
@@ -58,5 +58,5 @@ def test_a_long_list_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 
 
 def test_nothing_happened(tmp_path: Path) -> None:
-    section = incident_section(read_run(MadeRun(small_settings(), [Row(0.0, e.Opened(0), [])]).write(tmp_path)))
+    section = incident_section(read_run(EditableRun(small_settings(), [Row(0.0, e.Opened(0), [])]).write(tmp_path)))
     assert "Nothing out of the ordinary." in section

@@ -16,7 +16,7 @@ from offbeat import events as e
 from offbeat.errors import RunDirectoryError
 from offbeat.report.page import write_report
 from offbeat.report.style import VERSION_CYCLE
-from tests.report.made_run import MadeRun, Row, made_run
+from tests.report.simulated_run import EditableRun, Row, simulated_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page cannot be drawn")
@@ -24,16 +24,16 @@ FIGURES = 4 + 3 + 2 + 6 + 1  # learning, throughput, staleness and lengths, the 
 
 
 @pytest.fixture(scope="module")
-def made() -> MadeRun:
-    return made_run()
+def made() -> EditableRun:
+    return simulated_run()
 
 
-def part_of(made: MadeRun, rows: list[Row]) -> MadeRun:
+def part_of(made: EditableRun, rows: list[Row]) -> EditableRun:
     """The run when it had only these rows: without the payloads, rewards and prompts of what was still to come."""
     finished = {(row.event.trajectory_id, row.event.attempt) for row in rows if isinstance(row.event, e.Finished)}
     scored = {(row.event.trajectory_id, row.event.attempt) for row in rows if isinstance(row.event, e.Scored)}
     issued = {c.group_id for row in rows for c in row.commands if isinstance(c, e.Generate)}
-    return MadeRun(
+    return EditableRun(
         made.settings,
         rows,
         {key: payload for key, payload in made.payloads.items() if key in finished},
@@ -49,7 +49,7 @@ def own_text(page: Path) -> str:
     return text.replace(get_plotlyjs(), "")
 
 
-def test_default_place_and_other_place(made: MadeRun, tmp_path: Path) -> None:
+def test_default_place_and_other_place(made: EditableRun, tmp_path: Path) -> None:
     directory = made.write(tmp_path / "run")
     assert write_report(directory) == directory / "report.html"
     assert write_report(directory, tmp_path / "other.html") == tmp_path / "other.html"
@@ -57,7 +57,7 @@ def test_default_place_and_other_place(made: MadeRun, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("**/*.part"))
 
 
-def test_nothing_is_loaded_from_elsewhere(made: MadeRun, tmp_path: Path) -> None:
+def test_nothing_is_loaded_from_elsewhere(made: EditableRun, tmp_path: Path) -> None:
     text = own_text(write_report(made.write(tmp_path / "run")))
     assert not re.search(r"(src|href)\s*=\s*[\"']?(?![\"']?data:)\S", text)
     assert "http:" not in text
@@ -65,7 +65,7 @@ def test_nothing_is_loaded_from_elsewhere(made: MadeRun, tmp_path: Path) -> None
     assert "@import" not in text
 
 
-def test_what_improved_is_in_the_header(made: MadeRun, tmp_path: Path) -> None:
+def test_what_improved_is_in_the_header(made: EditableRun, tmp_path: Path) -> None:
     text = own_text(write_report(made.write(tmp_path / "run")))
     results = {row.event.version: row.event for row in made.rows if isinstance(row.event, e.Evaluated)}
     before, after = results[0].exact_match_greedy, results[max(results)].exact_match_greedy
@@ -79,22 +79,23 @@ def test_what_improved_is_in_the_header(made: MadeRun, tmp_path: Path) -> None:
     assert ">kept<" in text
 
 
-def test_incidents_are_listed(made: MadeRun, tmp_path: Path) -> None:
+def test_incidents_are_listed(made: EditableRun, tmp_path: Path) -> None:
     text = own_text(write_report(made.write(tmp_path / "run")))
     for words in ("lane lost", "restarted", "aborted", "quarantined", "resumed", "update skipped", "stop: finished"):
         assert f">{words}<" in text
 
 
-def test_a_broken_law_is_shown_with_its_evidence(made: MadeRun, tmp_path: Path) -> None:
+def test_a_broken_law_is_shown_with_its_evidence(made: EditableRun, tmp_path: Path) -> None:
     payloads = dict(made.payloads)
     del payloads[0, max(attempt for t, attempt in payloads if t == 0)]
-    text = own_text(write_report(MadeRun(made.settings, made.rows, payloads, made.rewards, {}).write(tmp_path / "run")))
+    damaged = EditableRun(made.settings, made.rows, payloads, made.rewards, {})
+    text = own_text(write_report(damaged.write(tmp_path / "run")))
     assert ">1 broken<" in text
     assert "its payload is not stored" in text
 
 
 @pytest.mark.parametrize("share", [0.0, 0.005, 0.02, 0.1, 0.3, 0.6, 0.97])
-def test_every_stage_of_a_run_gives_a_page(made: MadeRun, tmp_path: Path, share: float) -> None:
+def test_every_stage_of_a_run_gives_a_page(made: EditableRun, tmp_path: Path, share: float) -> None:
     rows = made.rows[: round(share * len(made.rows))]
     text = own_text(write_report(part_of(made, rows).write(tmp_path / "run")))
     assert '<span class="badge running">running</span>' in text
@@ -109,25 +110,25 @@ def test_every_stage_of_a_run_gives_a_page(made: MadeRun, tmp_path: Path, share:
 
 
 @pytest.mark.parametrize("outcome", ["interrupted", "failed"])
-def test_an_early_end_says_why(made: MadeRun, tmp_path: Path, outcome: str) -> None:
+def test_an_early_end_says_why(made: EditableRun, tmp_path: Path, outcome: str) -> None:
     end = Row(1.5, e.Tick(), [e.Stop(outcome, "lane 0 <does> not come up")])  # type: ignore[arg-type]
     text = own_text(write_report(part_of(made, [*made.rows[:60], end]).write(tmp_path / "run")))
     assert f'<span class="badge {outcome}">{outcome}</span>' in text
     assert "It stopped early: lane 0 &lt;does&gt; not come up." in text
 
 
-def test_text_of_the_run_cannot_become_markup(made: MadeRun, tmp_path: Path) -> None:
+def test_text_of_the_run_cannot_become_markup(made: EditableRun, tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script>"
     key = (0, max(attempt for t, attempt in made.payloads if t == 0))
     payloads = made.payloads | {key: msgspec.structs.replace(made.payloads[key], text=evil)}
     rows = [*made.rows[:-1], Row(made.rows[-2].now, e.LaneLost(0, evil), []), made.rows[-1]]
-    changed = MadeRun(made.settings, rows, payloads, made.rewards, made.prompt_ids, {"created": evil})
+    changed = EditableRun(made.settings, rows, payloads, made.rewards, made.prompt_ids, {"created": evil})
     text = own_text(write_report(changed.write(tmp_path / "run")))
     assert "<script>alert" not in text
     assert text.count("&lt;script&gt;alert(1)") == 2
 
 
-def test_a_place_that_cannot_be_written(made: MadeRun, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(made: EditableRun, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="cannot be written"):
         write_report(made.write(tmp_path / "run"), tmp_path / "missing" / "page.html")
 
@@ -165,7 +166,7 @@ const wait = setInterval(async () => {
 
 
 @needs_browser
-def test_every_figure_is_drawn_without_an_error(made: MadeRun, tmp_path: Path) -> None:
+def test_every_figure_is_drawn_without_an_error(made: EditableRun, tmp_path: Path) -> None:
     page = write_report(made.write(tmp_path / "run"))
     page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
     dom, console = browse(page, tmp_path / "profile", "--dump-dom")
@@ -176,7 +177,7 @@ def test_every_figure_is_drawn_without_an_error(made: MadeRun, tmp_path: Path) -
 
 
 @needs_browser
-def test_a_run_at_its_very_beginning_is_drawn_without_an_error(made: MadeRun, tmp_path: Path) -> None:
+def test_a_run_at_its_very_beginning_is_drawn_without_an_error(made: EditableRun, tmp_path: Path) -> None:
     page = write_report(part_of(made, made.rows[:40]).write(tmp_path / "run"))
     dom, console = browse(page, tmp_path / "profile", "--dump-dom")
     assert console == []
@@ -194,7 +195,7 @@ def test_an_error_on_the_page_would_be_noticed(tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_the_picture_shows_the_timeline_in_the_colours_of_the_versions(made: MadeRun, tmp_path: Path) -> None:
+def test_the_picture_shows_the_timeline_in_the_colours_of_the_versions(made: EditableRun, tmp_path: Path) -> None:
     page = write_report(made.write(tmp_path / "run"))
     picture = tmp_path / "page.png"
     browse(page, tmp_path / "profile", f"--screenshot={picture}")

@@ -13,15 +13,15 @@ from offbeat import events as e
 from offbeat.errors import RunDirectoryError
 from offbeat.report.read import DATABASE, read_prompt_ids, read_run, read_trajectories
 from offbeat.report.story import tell
-from tests.report.made_run import MadeRun, made_run
+from tests.report.simulated_run import EditableRun, simulated_run
 
 
 @pytest.fixture(scope="module")
-def made() -> MadeRun:
-    return made_run()
+def made() -> EditableRun:
+    return simulated_run()
 
 
-def test_everything_written_is_read(made: MadeRun, tmp_path: Path) -> None:
+def test_everything_written_is_read(made: EditableRun, tmp_path: Path) -> None:
     run = read_run(made.write(tmp_path / "run"))
     assert [(r.now, r.event, list(r.commands)) for r in run.records] == [
         (row.now, row.event, row.commands) for row in made.rows
@@ -33,7 +33,7 @@ def test_everything_written_is_read(made: MadeRun, tmp_path: Path) -> None:
     assert run.wall_seconds == made.rows[-1].now
 
 
-def test_payload_facts_are_those_of_the_payload(made: MadeRun, tmp_path: Path) -> None:
+def test_payload_facts_are_those_of_the_payload(made: EditableRun, tmp_path: Path) -> None:
     run = read_run(made.write(tmp_path / "run"))
     for key, payload in made.payloads.items():
         facts = run.payloads[key]
@@ -45,15 +45,15 @@ def test_payload_facts_are_those_of_the_payload(made: MadeRun, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 0.5])
-def test_unsound_logprobs_are_noticed(made: MadeRun, tmp_path: Path, bad: float) -> None:
+def test_unsound_logprobs_are_noticed(made: EditableRun, tmp_path: Path, bad: float) -> None:
     key, payload = next(iter(made.payloads.items()))
     span = payload.spans[0]
     lied = msgspec.structs.replace(span, behaviour_logprobs=(bad, *span.behaviour_logprobs[1:]))
-    changed = MadeRun(made.settings, payloads={key: msgspec.structs.replace(payload, spans=(lied,))})
+    changed = EditableRun(made.settings, payloads={key: msgspec.structs.replace(payload, spans=(lied,))})
     assert not read_run(changed.write(tmp_path / "run")).payloads[key].logprobs_sound
 
 
-def test_full_payloads_and_prompts(made: MadeRun, tmp_path: Path) -> None:
+def test_full_payloads_and_prompts(made: EditableRun, tmp_path: Path) -> None:
     run = read_run(made.write(tmp_path / "run"))
     keys = sorted(made.payloads)[3:7]
     assert list(read_trajectories(run, keys)) == [made.payloads[key] for key in keys]
@@ -64,14 +64,14 @@ def test_full_payloads_and_prompts(made: MadeRun, tmp_path: Path) -> None:
         list(read_prompt_ids(run, [12345]))
 
 
-def test_a_run_without_a_reward_column(made: MadeRun, tmp_path: Path) -> None:
+def test_a_run_without_a_reward_column(made: EditableRun, tmp_path: Path) -> None:
     directory = made.write(tmp_path / "run")
     with sqlite3.connect(directory / DATABASE) as db:
         db.execute("ALTER TABLE trajectories DROP COLUMN reward")
     assert all(facts.reward is None for facts in read_run(directory).payloads.values())
 
 
-def test_a_run_is_read_while_it_is_written(made: MadeRun, tmp_path: Path) -> None:
+def test_a_run_is_read_while_it_is_written(made: EditableRun, tmp_path: Path) -> None:
     """What is committed is seen, what is not is not, and the writer is not held up."""
     directory = made.write(tmp_path / "run")
     writer = sqlite3.connect(directory / DATABASE, isolation_level=None, timeout=0.1)
@@ -86,7 +86,7 @@ def test_a_run_is_read_while_it_is_written(made: MadeRun, tmp_path: Path) -> Non
     writer.close()
 
 
-def test_a_killed_runs_write_ahead_log_is_read(made: MadeRun, tmp_path: Path) -> None:
+def test_a_killed_runs_write_ahead_log_is_read(made: EditableRun, tmp_path: Path) -> None:
     """The last change is only in the log that a kill leaves beside the main file, and no index of it is there."""
     directory = made.write(tmp_path / "run")
     writer = sqlite3.connect(directory / DATABASE, isolation_level=None)
@@ -101,15 +101,15 @@ def test_a_killed_runs_write_ahead_log_is_read(made: MadeRun, tmp_path: Path) ->
     assert read_run(killed).meta["created"] == "late"
 
 
-def test_reading_changes_nothing(made: MadeRun, tmp_path: Path) -> None:
+def test_reading_changes_nothing(made: EditableRun, tmp_path: Path) -> None:
     directory = made.write(tmp_path / "run")
     before = (directory / DATABASE).read_bytes()
     read_run(directory)
     assert (directory / DATABASE).read_bytes() == before
 
 
-def test_an_empty_log_is_a_run(made: MadeRun, tmp_path: Path) -> None:
-    run = read_run(MadeRun(made.settings).write(tmp_path / "run"))
+def test_an_empty_log_is_a_run(made: EditableRun, tmp_path: Path) -> None:
+    run = read_run(EditableRun(made.settings).write(tmp_path / "run"))
     assert run.records == ()
     assert run.wall_seconds == 0.0
     assert tell(run).outcome == "running"
@@ -143,6 +143,15 @@ def _sql(statement: str) -> Callable[[Path], None]:
     return damage
 
 
+def _one_attempt_too_few(directory: Path) -> None:
+    find = "SELECT seq, commands FROM events WHERE commands LIKE '%Generate%' ORDER BY seq LIMIT 1"
+    with sqlite3.connect(directory / DATABASE) as db:
+        seq, caused = db.execute(find).fetchone()
+        commands = msgspec.json.decode(caused)
+        next(command for command in commands if command["command"] == "Generate")["attempts"].pop()
+        db.execute("UPDATE events SET commands = ? WHERE seq = ?", (msgspec.json.encode(commands).decode(), seq))
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -156,12 +165,13 @@ def _sql(statement: str) -> Callable[[Path], None]:
         (_sql("UPDATE meta SET value = '{\"run\": {\"seed\": -1}}' WHERE key = 'settings'"), "settings cannot be read"),
         (_sql('UPDATE events SET body = \'{"event":"Unheard"}\' WHERE seq = 3'), "event 3 cannot be decoded"),
         (_sql("UPDATE events SET commands = '[{' WHERE seq = 4"), "event 4 cannot be decoded"),
+        (_one_attempt_too_few, "cannot be decoded (a Generate of 4 trajectories, 3 attempts)"),
         (_sql("UPDATE trajectories SET record = x'00' WHERE trajectory_id = 0"), "trajectory 0 cannot be decoded"),
         (_sql("UPDATE prompts SET token_ids = x'c1' WHERE group_id = 2"), "prompt 2 cannot be decoded"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(
-    made: MadeRun, tmp_path: Path, damage: Callable[[Path], None], words: str
+    made: EditableRun, tmp_path: Path, damage: Callable[[Path], None], words: str
 ) -> None:
     directory = made.write(tmp_path / "run")
     damage(directory)
@@ -173,7 +183,7 @@ def test_what_cannot_be_read_is_one_line(
     assert caught.value.exit_code == 2
 
 
-def test_a_page_torn_out_of_the_middle(made: MadeRun, tmp_path: Path) -> None:
+def test_a_page_torn_out_of_the_middle(made: EditableRun, tmp_path: Path) -> None:
     directory = made.write(tmp_path / "run")
     with sqlite3.connect(directory / DATABASE) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -185,10 +195,10 @@ def test_a_page_torn_out_of_the_middle(made: MadeRun, tmp_path: Path) -> None:
         read_run(directory)
 
 
-# -- the made run is what it claims to be ----------------------------------------------------------------------
+# -- the simulated run is what it claims to be -----------------------------------------------------------------
 
 
-def test_the_made_run_has_every_kind_of_trouble(made: MadeRun) -> None:
+def test_the_simulated_run_has_every_kind_of_trouble(made: EditableRun) -> None:
     kinds = {type(row.event) for row in made.rows}
     assert {e.LaneLost, e.PromptRejected, e.StopRequested} <= kinds
     assert sum(isinstance(row.event, e.Opened) for row in made.rows) == 2

@@ -12,13 +12,13 @@ from offbeat.report.page import write_report
 from offbeat.report.read import DATABASE, read_run, read_trajectories
 from offbeat.report.story import tell
 from offbeat.report.timeline import timeline
-from tests.report.make_run import FAULTS, make_log, make_run
+from tests.report.scheduled_run import FAULTS, open_scheduled_run, write_scheduled_run
 from tests.report.test_page import browse, needs_browser
 
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_run_with_faults_and_kills_is_read_whole(tmp_path: Path, seed: int) -> None:
-    run = read_run(make_run(tmp_path / "run", seed, faults=FAULTS, kills=2))
+    run = read_run(write_scheduled_run(tmp_path / "run", seed, faults=FAULTS, kills=2))
     found = audit(run)
     assert found.ok, found.evidence
     assert found.outcome == "finished"
@@ -35,8 +35,8 @@ def _generated(command: e.Command) -> list[int]:
     return [command.group_id] if isinstance(command, e.Generate) else []
 
 
-def test_slots_of_the_made_run_hold_one_trajectory_at_a_time(tmp_path: Path) -> None:
-    run = read_run(make_run(tmp_path / "run", 5))
+def test_slots_of_the_scheduled_run_hold_one_trajectory_at_a_time(tmp_path: Path) -> None:
+    run = read_run(write_scheduled_run(tmp_path / "run", 5))
     data = timeline(run, tell(run))
     assert data is not None
     ends: dict[int, int] = {}
@@ -49,7 +49,7 @@ def test_slots_of_the_made_run_hold_one_trajectory_at_a_time(tmp_path: Path) -> 
 @pytest.mark.parametrize("events", [0, 1, 12, 60])
 def test_a_run_that_goes_on_is_read_out_of_its_write_ahead_log(tmp_path: Path, events: int) -> None:
     directory = tmp_path / "run"
-    log = make_log(directory, 6, most_events=events)
+    log = open_scheduled_run(directory, 6, most_events=events)
     assert (directory / f"{DATABASE}-wal").stat().st_size
     assert len(read_run(directory).records) == events
     assert "badge running" in write_report(directory).read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_is_read_out_of_its_write_ahead_log(tmp_path: Path, e
 
 @needs_browser
 def test_a_real_log_is_drawn_without_an_error(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path / "run", 3, faults=FAULTS, kills=2))
+    page = write_report(write_scheduled_run(tmp_path / "run", 3, faults=FAULTS, kills=2))
     dom, console = browse(page, tmp_path / "profile", "--dump-dom")
     assert console == []
     assert 'data-errors="0"' in dom

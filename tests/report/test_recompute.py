@@ -23,12 +23,12 @@ from offbeat.report.read import read_run
 from offbeat.report.recompute import kept_weights, recompute
 from tests.learner.conftest import save_model
 from tests.reference import grpo
-from tests.report.made_run import MadeRun, made_run, small_settings
+from tests.report.simulated_run import EditableRun, simulated_run, small_settings
 
 KEPT = (2, 5)
 
 
-def oracle(model: torch.nn.Module, prompt: tuple[int, ...], trajectory: Trajectory, made: MadeRun) -> Trajectory:
+def oracle(model: torch.nn.Module, prompt: tuple[int, ...], trajectory: Trajectory, made: EditableRun) -> Trajectory:
     """The trajectory as the model would have stated it, with the kept ids where the distribution is cut."""
     rollout = made.settings.rollout
     ids = prompt + trajectory.token_ids
@@ -46,9 +46,9 @@ def oracle(model: torch.nn.Module, prompt: tuple[int, ...], trajectory: Trajecto
     return msgspec.structs.replace(trajectory, spans=(msgspec.structs.replace(trajectory.spans[0], **changes),))
 
 
-def with_weights(directory: Path, **rollout: object) -> tuple[MadeRun, Path]:
+def with_weights(directory: Path, **rollout: object) -> tuple[EditableRun, Path]:
     """A run whose versions 2 and 5 are two random models that are still kept, and whose payloads are true to them."""
-    made = made_run(settings=small_settings(**{f"rollout__{key}": value for key, value in rollout.items()}))
+    made = simulated_run(settings=small_settings(**{f"rollout__{key}": value for key, value in rollout.items()}))
     save_model(directory / "policy", max_position_embeddings=256)
     for version in KEPT:
         model = AutoModelForCausalLM.from_pretrained(directory / "policy", dtype=torch.float32).eval()
@@ -69,19 +69,19 @@ def with_weights(directory: Path, **rollout: object) -> tuple[MadeRun, Path]:
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadeRun, Path]:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[EditableRun, Path]:
     torch.set_num_threads(1)
     return with_weights(tmp_path_factory.mktemp("honest"), temperature=0.7)
 
 
 @pytest.fixture
-def copy(honest: tuple[MadeRun, Path], tmp_path: Path) -> Path:
+def copy(honest: tuple[EditableRun, Path], tmp_path: Path) -> Path:
     """A run directory that a test may damage; its database is the honest one."""
     shutil.copytree(honest[1], tmp_path / "run")
     return tmp_path / "run"
 
 
-def consumed_of_kept(made: MadeRun, size: int) -> int:
+def consumed_of_kept(made: EditableRun, size: int) -> int:
     """Consumed trajectories of the kept versions, counted from the commands."""
     versions, trained = {}, set()
     for row in made.rows:
@@ -93,7 +93,7 @@ def consumed_of_kept(made: MadeRun, size: int) -> int:
     return size * sum(versions[group] in KEPT for group in trained)
 
 
-def test_honest_payloads_agree(honest: tuple[MadeRun, Path]) -> None:
+def test_honest_payloads_agree(honest: tuple[EditableRun, Path]) -> None:
     made, directory = honest
     run = read_run(directory)
     done, error = recompute(run, 10_000, seed=0)
@@ -112,14 +112,14 @@ def test_cut_distributions_agree(tmp_path: Path) -> None:
     assert error < 1e-4
 
 
-def test_count_and_seed_choose(honest: tuple[MadeRun, Path]) -> None:
+def test_count_and_seed_choose(honest: tuple[EditableRun, Path]) -> None:
     run = read_run(honest[1])
     assert recompute(run, 3, seed=5) == recompute(run, 3, seed=5)
     assert recompute(run, 3, seed=5)[0] == 3
     assert recompute(run, 0, seed=5) == (0, None)
 
 
-def test_a_lie_about_one_token_shows(honest: tuple[MadeRun, Path], copy: Path) -> None:
+def test_a_lie_about_one_token_shows(honest: tuple[EditableRun, Path], copy: Path) -> None:
     made, _ = honest
     lies = dict(made.payloads)
     for key, trajectory in lies.items():
@@ -128,7 +128,7 @@ def test_a_lie_about_one_token_shows(honest: tuple[MadeRun, Path], copy: Path) -
             logprobs = (span.behaviour_logprobs[0] - 0.25, *span.behaviour_logprobs[1:])
             lie = msgspec.structs.replace(span, behaviour_logprobs=logprobs)
             lies[key] = msgspec.structs.replace(trajectory, spans=(lie,))
-    MadeRun(made.settings, made.rows, lies, made.rewards, made.prompt_ids).write(copy)
+    EditableRun(made.settings, made.rows, lies, made.rewards, made.prompt_ids).write(copy)
     run = read_run(copy)
     done, error = recompute(run, 2, seed=0)
     assert done == 2
@@ -137,14 +137,14 @@ def test_a_lie_about_one_token_shows(honest: tuple[MadeRun, Path], copy: Path) -
     assert not audit(run).with_recomputed(done, error).ok
 
 
-def test_sampled_by_another_version_shows(honest: tuple[MadeRun, Path], copy: Path) -> None:
+def test_sampled_by_another_version_shows(honest: tuple[EditableRun, Path], copy: Path) -> None:
     """The log says version 2, the log-probs are those of version 5's weights, announced as 2's."""
     made, _ = honest
     weights = {v: copy / "versions" / f"{v:06d}" / "model.safetensors" for v in KEPT}
     shutil.copyfile(weights[5], weights[2])
     digest = hashlib.sha256(weights[2].read_bytes()).hexdigest()
     rows = list(made.rows)
-    changed = MadeRun(made.settings, rows, made.payloads, made.rewards, made.prompt_ids)
+    changed = EditableRun(made.settings, rows, made.payloads, made.rewards, made.prompt_ids)
     position = changed.where(e.Trained, 1)
     rows[position] = type(rows[position])(
         rows[position].now, msgspec.structs.replace(rows[position].event, digest=digest), rows[position].commands
@@ -175,7 +175,7 @@ def test_nothing_is_kept(copy: Path) -> None:
     assert recompute(read_run(copy), 8, seed=0) == (0, None)
 
 
-def test_what_the_audit_reports_is_not_drawn(honest: tuple[MadeRun, Path], copy: Path) -> None:
+def test_what_the_audit_reports_is_not_drawn(honest: tuple[EditableRun, Path], copy: Path) -> None:
     made, _ = honest
     damaged = dict(made.payloads)
     size = made.settings.schedule.group_size
@@ -187,7 +187,7 @@ def test_what_the_audit_reports_is_not_drawn(honest: tuple[MadeRun, Path], copy:
     span = damaged[keys[2]].spans[0]
     numb = msgspec.structs.replace(span, behaviour_logprobs=(math.nan,) * len(span.token_ids))
     damaged[keys[2]] = msgspec.structs.replace(damaged[keys[2]], spans=(numb,))
-    MadeRun(made.settings, made.rows, damaged, made.rewards, made.prompt_ids).write(copy)
+    EditableRun(made.settings, made.rows, damaged, made.rewards, made.prompt_ids).write(copy)
     run = read_run(copy)
     assert recompute(run, 10_000, seed=0)[0] == consumed_of_kept(made, size) - 3
     assert not audit(run).ok

@@ -13,7 +13,7 @@ from offbeat.report.audit import audit
 from offbeat.report.read import Run, read_run
 from offbeat.report.summary import closing_words, summary
 from offbeat.report.tally import clock
-from tests.report.made_run import MadeRun, made_run
+from tests.report.simulated_run import EditableRun, simulated_run
 
 KEYS = [
     "run", "outcome", "iterations", "version", "exact_match_before", "exact_match_after",
@@ -22,18 +22,18 @@ KEYS = [
 ]  # fmt: skip
 
 
-def written(made: MadeRun, directory: Path) -> Run:
+def written(made: EditableRun, directory: Path) -> Run:
     return read_run(made.write(directory))
 
 
-def until(made: MadeRun, length: int) -> MadeRun:
+def until(made: EditableRun, length: int) -> EditableRun:
     finished = {(r.event.trajectory_id, r.event.attempt) for r in made.rows[:length] if isinstance(r.event, e.Finished)}
     payloads = {k: p for k, p in made.payloads.items() if k in finished}
-    return MadeRun(made.settings, made.rows[:length], payloads, made.rewards, made.prompt_ids)
+    return EditableRun(made.settings, made.rows[:length], payloads, made.rewards, made.prompt_ids)
 
 
 def test_against_a_count_by_hand(tmp_path: Path) -> None:
-    made = made_run()
+    made = simulated_run()
     found = summary(written(made, tmp_path))
     size = made.settings.schedule.group_size
     trains = {c.iteration: c for row in made.rows for c in row.commands if isinstance(c, e.Train)}
@@ -63,15 +63,15 @@ def test_against_a_count_by_hand(tmp_path: Path) -> None:
 
 
 def test_report_is_named_once_it_is_there(tmp_path: Path) -> None:
-    run = written(made_run(), tmp_path)
+    run = written(simulated_run(), tmp_path)
     assert summary(run)["report"] is None
     (tmp_path / "report.html").write_text("<p>")
     assert summary(run)["report"] == str(tmp_path / "report.html")
 
 
 def test_an_empty_log_is_all_null(tmp_path: Path) -> None:
-    made = made_run()
-    found = summary(written(MadeRun(made.settings), tmp_path))
+    made = simulated_run()
+    found = summary(written(EditableRun(made.settings), tmp_path))
     nothing = {key for key, value in found.items() if value is None}
     assert nothing == {key for key in KEYS if key.startswith("exact") or key.endswith("second")} | {
         "wall_seconds", "report",
@@ -83,7 +83,7 @@ def test_an_empty_log_is_all_null(tmp_path: Path) -> None:
 
 def test_every_prefix_is_a_summary(tmp_path: Path) -> None:
     """After each of some moments: no exception, no NaN, counts never fall, C2 holds."""
-    made, before = made_run(), 0
+    made, before = simulated_run(), 0
     for length in range(0, len(made.rows), 40):
         found = summary(written(until(made, length), tmp_path))
         json.dumps(found, allow_nan=False)
@@ -95,14 +95,14 @@ def test_every_prefix_is_a_summary(tmp_path: Path) -> None:
 
 
 def test_tokens_are_unknown_where_a_payload_is_missing(tmp_path: Path) -> None:
-    made = made_run(payloads=False)
+    made = simulated_run(payloads=False)
     found = summary(written(made, tmp_path))
     assert found["tokens_per_second"] is None
     assert found["trajectories_per_second"] > 0
 
 
 def test_lost_and_twice_are_those_of_the_audit(tmp_path: Path) -> None:
-    made = made_run()
+    made = simulated_run()
     place = made.command(e.Train, 0, lambda c: isinstance(c, e.Train) and c.iteration == 7)
     earlier = made.rows[made.command(e.Train)[0]].commands[made.command(e.Train)[1]]
     assert isinstance(earlier, e.Train)

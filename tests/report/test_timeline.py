@@ -11,20 +11,20 @@ from offbeat import events as e
 from offbeat.report.read import Run, read_run
 from offbeat.report.story import Story, tell
 from offbeat.report.timeline import first_window, timeline
-from tests.report.made_run import MadeRun, made_run, small_settings
+from tests.report.simulated_run import EditableRun, simulated_run, small_settings
 
 
 @pytest.fixture(scope="module")
-def made() -> MadeRun:
-    return made_run()
+def made() -> EditableRun:
+    return simulated_run()
 
 
 @pytest.fixture(scope="module")
-def run(made: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(made: EditableRun, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return read_run(made.write(tmp_path_factory.mktemp("made")))
 
 
-def test_every_finish_and_every_iteration_is_one_segment(made: MadeRun, run: Run) -> None:
+def test_every_finish_and_every_iteration_is_one_segment(made: EditableRun, run: Run) -> None:
     data = timeline(run, tell(run))
     assert data is not None
     shown = set()
@@ -65,8 +65,8 @@ def test_rows_are_labelled_and_resumes_marked(run: Run) -> None:
     assert data["capacity"] == 20
 
 
-def test_rows_beyond_the_slots_are_called_spare(made: MadeRun, tmp_path: Path) -> None:
-    narrow = MadeRun(small_settings(rollout__slots=3), made.rows, made.payloads, made.rewards, made.prompt_ids)
+def test_rows_beyond_the_slots_are_called_spare(made: EditableRun, tmp_path: Path) -> None:
+    narrow = EditableRun(small_settings(rollout__slots=3), made.rows, made.payloads, made.rewards, made.prompt_ids)
     run = read_run(narrow.write(tmp_path / "run"))
     data = timeline(run, tell(run))
     assert data is not None
@@ -83,6 +83,6 @@ def test_first_window_lies_in_the_run(run: Run) -> None:
     assert first_window(Story(4), 7.0) == (0.0, 7.0)
 
 
-def test_nothing_finished_gives_none(made: MadeRun, tmp_path: Path) -> None:
-    run = read_run(MadeRun(made.settings, rows=made.rows[:3]).write(tmp_path / "run"))
+def test_nothing_finished_gives_none(made: EditableRun, tmp_path: Path) -> None:
+    run = read_run(EditableRun(made.settings, rows=made.rows[:3]).write(tmp_path / "run"))
     assert timeline(run, tell(run)) is None

@@ -12,7 +12,7 @@ from offbeat import events as e
 from offbeat.report import watch as watch_module
 from offbeat.report.tally import WINDOW, Tally
 from offbeat.report.watch import Watch, cells
-from tests.report.made_run import MadeRun, made_run, small_settings
+from tests.report.simulated_run import EditableRun, simulated_run, small_settings
 
 
 class Clock:
@@ -24,11 +24,11 @@ class Clock:
 
 
 @pytest.fixture(scope="module")
-def made() -> MadeRun:
-    return made_run()
+def made() -> EditableRun:
+    return simulated_run()
 
 
-def told(made: MadeRun, length: int | None = None) -> Tally:
+def told(made: EditableRun, length: int | None = None) -> Tally:
     tally = Tally(made.settings)
     for row in made.rows[:length]:
         tally.take(row.event, row.now, row.commands)
@@ -43,7 +43,7 @@ def console(terminal: bool) -> tuple[Console, io.StringIO]:
 # -- the fold --------------------------------------------------------------------------------------------------
 
 
-def test_counts_agree_with_the_whole_log(made: MadeRun) -> None:
+def test_counts_agree_with_the_whole_log(made: EditableRun) -> None:
     for length in (*range(0, len(made.rows), 37), len(made.rows)):
         rows, tally = made.rows[:length], told(made, length)
         commands = [c for row in rows for c in row.commands]
@@ -65,13 +65,13 @@ def test_counts_agree_with_the_whole_log(made: MadeRun) -> None:
     assert tally.last_words == "finished: 12 iterations done"
 
 
-def test_memory_is_bounded_by_the_groups_under_way(made: MadeRun) -> None:
+def test_memory_is_bounded_by_the_groups_under_way(made: EditableRun) -> None:
     assert told(made)._group_version == {}
 
 
 def steady(tally: Tally, iterations: int, every: float = 2.0) -> None:
     """Groups 0, 1, 2... of version 0, one batch of four every `every` seconds, from second 10 on."""
-    report = next(row.event for row in made_run().rows if isinstance(row.event, e.Trained)).report
+    report = next(row.event for row in simulated_run().rows if isinstance(row.event, e.Trained)).report
     for iteration in range(iterations):
         groups = tuple(range(4 * iteration, 4 * iteration + 4))
         start = 10.0 + every * iteration
@@ -128,7 +128,7 @@ def test_lanes_come_and_go() -> None:
     assert tally.last_words == ""
 
 
-def test_cells(made: MadeRun) -> None:
+def test_cells(made: EditableRun) -> None:
     assert cells(Tally(small_settings())) == {"live versions": "-", "slots busy": "0/0"}
     shown = cells(told(made))
     assert list(shown) == [
@@ -143,7 +143,7 @@ def test_cells(made: MadeRun) -> None:
 # -- drawing ---------------------------------------------------------------------------------------------------
 
 
-def test_plain_lines_every_ten_seconds(made: MadeRun) -> None:
+def test_plain_lines_every_ten_seconds(made: EditableRun) -> None:
     clock, (target, out) = Clock(), console(terminal=False)
     with Watch(made.settings, target, clock) as watch:
         for row in made.rows:
@@ -156,7 +156,7 @@ def test_plain_lines_every_ten_seconds(made: MadeRun) -> None:
     assert all("reward" in line for line in lines[1:])
 
 
-def test_redrawn_at_most_four_times_a_second(made: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redrawn_at_most_four_times_a_second(made: EditableRun, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, (target, out) = Clock(), console(terminal=True)
     drawn: list[float] = []
     watch = Watch(made.settings, target, clock)
@@ -173,7 +173,7 @@ def test_redrawn_at_most_four_times_a_second(made: MadeRun, monkeypatch: pytest.
 
 def test_preparing_comes_before_the_loop() -> None:
     clock, (target, out) = Clock(), console(terminal=False)
-    made = made_run()
+    made = simulated_run()
     with Watch(made.settings, target, clock) as watch:
         for step in range(100):
             clock.now += 0.3
@@ -196,7 +196,7 @@ def test_preparing_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_closing(terminal: bool, made: MadeRun) -> None:
+def test_closing(terminal: bool, made: EditableRun) -> None:
     target, out = console(terminal)
     watch = Watch(made.settings, target)
     watch.close()
@@ -210,7 +210,7 @@ def test_closing(terminal: bool, made: MadeRun) -> None:
     assert out.getvalue() == shown
 
 
-def test_closed_when_the_run_fails(made: MadeRun) -> None:
+def test_closed_when_the_run_fails(made: EditableRun) -> None:
     target, out = console(terminal=True)
 
     def fail() -> None:
@@ -223,7 +223,7 @@ def test_closed_when_the_run_fails(made: MadeRun) -> None:
     assert out.getvalue().endswith("\x1b[?25h")  # the cursor is back
 
 
-def test_nothing_goes_to_standard_output(made: MadeRun, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_goes_to_standard_output(made: EditableRun, capfd: pytest.CaptureFixture[str]) -> None:
     with Watch(made.settings, Console(stderr=True, force_terminal=True)) as watch:
         for row in made.rows[:20]:
             watch.saw(row.event, row.now, row.commands)
@@ -232,7 +232,7 @@ def test_nothing_goes_to_standard_output(made: MadeRun, capfd: pytest.CaptureFix
     assert "iteration" in captured.err
 
 
-def test_markup_in_reasons_is_shown_as_it_is(made: MadeRun) -> None:
+def test_markup_in_reasons_is_shown_as_it_is(made: EditableRun) -> None:
     target, out = console(terminal=True)
     with Watch(made.settings, target) as watch:
         watch.saw(e.LaneLost(0, "[/red] bad [bold]"), 0.0, [])

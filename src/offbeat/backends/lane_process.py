@@ -11,14 +11,18 @@ import time
 from collections import deque
 from pathlib import Path
 
+import msgspec
+
 from offbeat.backends.messages import (
     AbortSamples,
     AnswerHeldOut,
     Beat,
+    ContinueSamples,
     HeldOutAnswers,
     LaneHello,
     LaneUp,
     LoadWeights,
+    PauseSamples,
     Sample,
     Sampled,
     SampleFailed,
@@ -68,6 +72,7 @@ class LaneProcess:
         self.waiting: deque[Request] = deque()
         self.submitted: dict[int, float] = {}
         self.freed: dict[int, float] = {}
+        self.paused = False
         self.held_out: list[HeldOut] = []
         self.next_held_out_id = -1
         self.decoded = 0
@@ -78,7 +83,7 @@ class LaneProcess:
 
     def serve(self) -> None:
         while True:
-            busy = bool(self.attempts or self.held_out)
+            busy = bool((self.attempts and not self.paused) or self.held_out)
             for message in self.link.poll(0 if busy else BEAT_SECONDS):
                 self.take(message)
             self.feed()
@@ -100,6 +105,13 @@ class LaneProcess:
                     self.submitted.pop(trajectory_id, None)
                 gone = set(message.trajectory_ids)
                 self.waiting = deque(request for request in self.waiting if request.request_id not in gone)
+            case PauseSamples():
+                self.paused = True
+                self.engine.suspend(tuple(self.submitted))
+            case ContinueSamples():
+                self.paused = False
+                self.engine.switch(tuple(self.submitted), message.version, message.keep_cache)
+                self.waiting = deque(msgspec.structs.replace(r, version=message.version) for r in self.waiting)
             case LoadWeights():
                 manifest = read_manifest(self.run_directory, message.version, message.digest)
                 self.engine.load(message.version, weights_file(self.run_directory, message.version))
@@ -127,7 +139,7 @@ class LaneProcess:
 
     def feed(self) -> None:
         """Keep the rollout slots filled, and no more than these: the engine's other rows are for held-out prompts."""
-        while self.waiting and len(self.submitted) < self.rollout.slots:
+        while self.waiting and not self.paused and len(self.submitted) < self.rollout.slots:
             request = self.waiting.popleft()
             try:
                 self.engine.submit(request)
@@ -166,7 +178,7 @@ class LaneProcess:
             return
         now = self.now()
         for completion in completions:
-            self.decoded += len(completion.span.token_ids)
+            self.decoded += len(completion.token_ids)
             if completion.request_id < 0:
                 self.answered(completion)
             else:
@@ -185,13 +197,13 @@ class LaneProcess:
         """A freed slot is refilled at once, so a response began when it was submitted or its slot was freed."""
         attempt = self.attempts.pop(done.request_id)
         started = max(self.submitted.pop(done.request_id), self.freed.get(done.slot, 0.0))
-        trajectory = Trajectory(done.request_id, attempt, (done.span,), done.finish_reason)
+        trajectory = Trajectory(done.request_id, attempt, done.spans, done.finish_reason)
         self.link.send(Sampled(trajectory, done.slot, started, now))
 
     def answered(self, done: Completion) -> None:
         held_out = self.held_out[0]
         held_out.running -= 1
-        held_out.answers[held_out.place[done.request_id]] = done.span.token_ids
+        held_out.answers[held_out.place[done.request_id]] = done.token_ids
         if held_out.done:
             answers = [answer or () for answer in held_out.answers]
             half = len(answers) // 2

@@ -1,6 +1,7 @@
 """What the main process and its workers say to each other. Weights never travel here: only where they lie.
 
-main -> lane     LaneHello, LoadWeights, UnloadWeights, Sample, AbortSamples, AnswerHeldOut
+main -> lane     LaneHello, LoadWeights, UnloadWeights, Sample, AbortSamples, PauseSamples, ContinueSamples,
+                 AnswerHeldOut
 lane -> main     LaneUp, WeightsLoaded, Sampled, SampleFailed, Beat, HeldOutAnswers, WorkerFailed
 main -> learner  LearnerHello, TrainOn, ExportTo
 learner -> main  LearnerUp, StepDone, Exported, WorkerFailed
@@ -59,6 +60,17 @@ class Sample(_Message, frozen=True):
 
 class AbortSamples(_Message, frozen=True):
     trajectory_ids: tuple[int, ...]
+
+
+class PauseSamples(_Message, frozen=True):
+    """Decode no trajectory until ContinueSamples."""
+
+
+class ContinueSamples(_Message, frozen=True):
+    """Every trajectory goes on under `version`, over its cache or after computing that again."""
+
+    version: int
+    keep_cache: bool
 
 
 class AnswerHeldOut(_Message, frozen=True):
@@ -187,7 +199,9 @@ class Prepared(_Message, frozen=True):
     parameters: int
 
 
-ToLane: TypeAlias = LaneHello | LoadWeights | UnloadWeights | Sample | AbortSamples | AnswerHeldOut
+ToLane: TypeAlias = (
+    LaneHello | LoadWeights | UnloadWeights | Sample | AbortSamples | PauseSamples | ContinueSamples | AnswerHeldOut
+)
 FromLane: TypeAlias = LaneUp | WeightsLoaded | Sampled | SampleFailed | Beat | HeldOutAnswers | WorkerFailed
 ToLearner: TypeAlias = LearnerHello | TrainOn | ExportTo
 FromLearner: TypeAlias = LearnerUp | StepDone | Exported | WorkerFailed

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.errors import WeightsError
+from offbeat.learner.durable import sync
 
 CANARY_TOLERANCE = 1e-3
 
@@ -53,14 +54,12 @@ def publish(run_directory: Path, version: int, save: Callable[[Path], str], cana
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     manifest = Manifest(version, save(aside), canary())
-    with open(aside / "manifest.json", "wb") as file:
-        file.write(msgspec.json.encode(manifest))
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(aside)
+    (aside / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    sync(aside / "manifest.json")
+    sync(aside)
     shutil.rmtree(final, ignore_errors=True)
     os.rename(aside, final)
-    sync_directory(final.parent)
+    sync(final.parent)
     return manifest
 
 
@@ -98,11 +97,3 @@ def file_digest(file: Path) -> str:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise WeightsError(f"weights {file} cannot be read: {error.strerror}") from None
-
-
-def sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

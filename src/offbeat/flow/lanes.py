@@ -31,6 +31,7 @@ class Lane:
         "loading",
         "losses",
         "owes_since",
+        "paused",
         "progress_at",
         "slots",
     )
@@ -52,6 +53,7 @@ class Lane:
         self.heard_at = now
         self.owes_since: float | None = None
         self.decoded = 0
+        self.paused = False
 
     @property
     def free(self) -> int:
@@ -73,5 +75,5 @@ class Lane:
 
     def idle_versions(self) -> set[int]:
         """Loaded versions that nothing on this lane uses, its newest one excepted."""
-        used = {member.group.version for member in self.held.values()} | self.evaluating
+        used = {member.version for member in self.held.values()} | self.evaluating
         return {v for v in self.loaded if v not in used and v != self.newest}

@@ -35,9 +35,23 @@ TRANSITIONS: dict[tuple[Status, str], Status] = {
 
 
 class Member:
-    """One trajectory of a live group. `attempt` counts dispatches; `failures` those that failed."""
+    """One trajectory of a live group. `attempt` counts dispatches; `failures` those that failed.
 
-    __slots__ = ("attempt", "failures", "group", "lane", "lease", "score_failures", "status", "tokens", "trajectory_id")
+    `version` samples its next token: its group's for ever under C1, the newest under schedules that splice.
+    """
+
+    __slots__ = (
+        "attempt",
+        "failures",
+        "group",
+        "lane",
+        "lease",
+        "score_failures",
+        "status",
+        "tokens",
+        "trajectory_id",
+        "version",
+    )
 
     def __init__(self, trajectory_id: int, group: LiveGroup) -> None:
         self.trajectory_id = trajectory_id
@@ -49,6 +63,7 @@ class Member:
         self.lane = -1
         self.lease = 0.0
         self.tokens = 0
+        self.version = group.version
 
     def move(self, action: str) -> None:
         after = TRANSITIONS.get((self.status, action))
@@ -58,7 +73,7 @@ class Member:
 
 
 class LiveGroup:
-    """A group from issue to consumption. Its version never changes (C1)."""
+    """A group from issue to consumption. Its version never changes: the oldest that can sample a token of it."""
 
     __slots__ = ("group_id", "members", "unscored", "version")
 
@@ -116,9 +131,10 @@ class Ledger:
         self.waiting.update((m.trajectory_id, m) for m in group.members)
         return group
 
-    def dispatch(self, member: Member, lane: int, lease: float) -> None:
+    def dispatch(self, member: Member, version: int, lane: int, lease: float) -> None:
         member.move("dispatch")
         member.attempt += 1
+        member.version = version
         member.lane, member.lease, member.tokens = lane, lease, 0
         del self.waiting[member.trajectory_id]
 

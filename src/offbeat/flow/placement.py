@@ -1,6 +1,7 @@
 """Placing work on lanes: which versions a lane holds, where waiting trajectories and new groups go.
 
-C1: a trajectory is only ever sent to a lane that has its own version loaded. A group goes to the lane with the
+C1: a trajectory is only ever sent to a lane that has its own version loaded; schedules that splice give up that
+invariant, and only through `continue_under`. A group goes to the lane with the
 most free slots while it has at least one, so a lane's queue stays shorter than a group and a freed slot is
 refilled without asking. This file knows nothing of admission: it asks the schedule.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from offbeat.events import Command, Generate, LoadVersion, UnloadVersion
+from offbeat.events import Command, Continue, Generate, LoadVersion, Pause, UnloadVersion
 from offbeat.flow.lanes import Health, Lane
 from offbeat.flow.leases import Leases
 from offbeat.flow.ledger import Ledger, LiveGroup, Member
@@ -19,13 +20,14 @@ def ready_lanes(lanes: Iterable[Lane]) -> list[Lane]:
     return [lane for lane in lanes if lane.health is Health.READY]
 
 
-def turn_over_versions(lane: Lane, wanted: set[int], newest: int, live_versions: int) -> list[Command]:
-    """Unload what nobody needs, load what is wanted (older first: their trajectories wait longest)."""
+def turn_over_versions(lane: Lane, wanted: set[int], target: int, live_versions: int) -> list[Command]:
+    """Unload what nobody needs, load what is wanted and the `target` of new groups (older first: their trajectories
+    wait longest)."""
     commands: list[Command] = []
-    for version in sorted(lane.idle_versions() - wanted):
+    for version in sorted(lane.idle_versions() - wanted - {target}):
         lane.loaded.discard(version)
         commands.append(UnloadVersion(lane.lane, version))
-    for version in sorted((wanted | {newest}) - lane.loaded - lane.loading):
+    for version in sorted((wanted | {target}) - lane.loaded - lane.loading):
         if len(lane.loaded) + len(lane.loading) >= live_versions and not _make_room(lane, wanted, commands):
             break
         lane.loading.add(version)
@@ -35,7 +37,7 @@ def turn_over_versions(lane: Lane, wanted: set[int], newest: int, live_versions:
 
 def _make_room(lane: Lane, wanted: set[int], commands: list[Command]) -> bool:
     """Give up the lane's newest version too if nothing on it runs: a lane may be bound to one version only."""
-    used = {m.group.version for m in lane.held.values()} | lane.evaluating | wanted
+    used = {m.version for m in lane.held.values()} | lane.evaluating | wanted
     for version in sorted(lane.loaded - used):
         lane.loaded.discard(version)
         commands.append(UnloadVersion(lane.lane, version))
@@ -43,15 +45,17 @@ def _make_room(lane: Lane, wanted: set[int], commands: list[Command]) -> bool:
     return False
 
 
-def send(ledger: Ledger, leases: Leases, lane: Lane, group: LiveGroup, members: list[Member], now: float) -> Generate:
-    """Dispatch waiting members of one group to a lane that holds the group's version."""
+def send(
+    ledger: Ledger, leases: Leases, lane: Lane, version: int, group: LiveGroup, members: list[Member], now: float
+) -> Generate:
+    """Dispatch waiting members of one group to a lane that holds `version`: the group's own, under C1."""
     for member in members:
-        ledger.dispatch(member, lane.lane, now + leases.seconds)
+        ledger.dispatch(member, version, lane.lane, now + leases.seconds)
         lane.held[member.trajectory_id] = member
         leases.grant(member)
     return Generate(
         lane=lane.lane,
-        version=group.version,
+        version=version,
         group_id=group.group_id,
         prompt_id=group.group_id,
         trajectory_ids=tuple(m.trajectory_id for m in members),
@@ -61,18 +65,45 @@ def send(ledger: Ledger, leases: Leases, lane: Lane, group: LiveGroup, members: 
 
 def roomiest(lanes: list[Lane], version: int | None = None) -> Lane | None:
     """The ready lane with most free slots, at least one; holding `version` if one is named."""
-    fitting = [lane for lane in lanes if lane.free > 0 and (lane.loaded if version is None else version in lane.loaded)]
+    open_lanes = [lane for lane in lanes if lane.free > 0 and not lane.paused]
+    fitting = [lane for lane in open_lanes if (lane.loaded if version is None else version in lane.loaded)]
     return max(fitting, key=lambda lane: (lane.free, -lane.lane), default=None)
 
 
-def resend_waiting(ledger: Ledger, leases: Leases, lanes: list[Lane], now: float) -> list[Command]:
-    """Dispatch trajectories that wait to be restarted, oldest version first."""
+def resend_waiting(
+    ledger: Ledger, leases: Leases, lanes: list[Lane], now: float, newest: int | None = None
+) -> list[Command]:
+    """Dispatch trajectories that wait to be restarted, oldest first: under their own version, or all under `newest`."""
     by_group: dict[int, list[Member]] = {}
     for member in sorted(ledger.waiting.values(), key=lambda m: (m.group.version, m.trajectory_id)):
         by_group.setdefault(member.group.group_id, []).append(member)
     commands: list[Command] = []
     for members in by_group.values():
-        lane = roomiest(lanes, members[0].group.version)
+        version = members[0].group.version if newest is None else newest
+        lane = roomiest(lanes, version)
         if lane is not None:
-            commands.append(send(ledger, leases, lane, members[0].group, members, now))
+            commands.append(send(ledger, leases, lane, version, members[0].group, members, now))
+    return commands
+
+
+def pause(lanes: list[Lane]) -> list[Command]:
+    """Let every lane stand still."""
+    commands: list[Command] = []
+    for lane in lanes:
+        if not lane.paused:
+            lane.paused = True
+            commands.append(Pause(lane.lane))
+    return commands
+
+
+def continue_under(lanes: list[Lane], version: int, keep_cache: bool) -> list[Command]:
+    """Let all that is held go on under `version`, wherever it is loaded and something is of another or stands still."""
+    commands: list[Command] = []
+    for lane in lanes:
+        behind = [member for member in lane.held.values() if member.version != version]
+        if version in lane.loaded and (behind or lane.paused):
+            lane.paused = False
+            for member in behind:
+                member.version = version
+            commands.append(Continue(lane.lane, version, keep_cache))
     return commands

@@ -27,7 +27,15 @@ from offbeat.events import (
 from offbeat.flow.lanes import Health, Lane
 from offbeat.flow.leases import Leases
 from offbeat.flow.ledger import Ledger, LiveGroup, Member, Status
-from offbeat.flow.placement import ready_lanes, resend_waiting, roomiest, send, turn_over_versions
+from offbeat.flow.placement import (
+    continue_under,
+    pause,
+    ready_lanes,
+    resend_waiting,
+    roomiest,
+    send,
+    turn_over_versions,
+)
 from offbeat.flow.plan import Plan
 from offbeat.flow.reactions import REACTIONS
 from offbeat.flow.schedules import SCHEDULES
@@ -93,6 +101,10 @@ class Scheduler:
 
     def _lease_ran_out(self, member: Member) -> list[Command]:
         lane = self.lanes[member.lane]
+        if lane.paused:
+            member.lease = self.now + self.plan.lease_seconds
+            self.leases.grant(member)
+            return []
         reason = (
             f"trajectory {member.trajectory_id} (prompt {member.group.group_id}, version {member.group.version}):"
             f" no token for {self.plan.lease_seconds:.0f} s"
@@ -173,43 +185,64 @@ class Scheduler:
     # -- going on --------------------------------------------------------------------------------------------
 
     def _advance(self) -> list[Command]:
-        """All that can be done now, in a fixed order. Saying nothing twice makes it safe to ask after any event."""
+        """All that can be done now, in a fixed order: a batch that is taken makes room for the groups issued after it.
+
+        Saying nothing twice makes it safe to ask after any event.
+        """
         reached = self.window.newest >= self.goal and not self.window.training
         if reached:
             self.ask_for_evaluation(self.window.newest)
         lanes = ready_lanes(self.lanes)
-        commands = self._turn_over(lanes)
+        commands = self._train()
+        commands += self._turn_over(lanes)
+        commands += self._splice(lanes)
         if self.ledger.waiting:
-            commands += resend_waiting(self.ledger, self.leases, lanes, self.now)
+            newest = self.window.newest if self.schedule.splices else None
+            commands += resend_waiting(self.ledger, self.leases, lanes, self.now, newest)
         commands += self._issue(lanes)
         commands += self._evaluate(lanes)
-        commands += self._train()
         commands += self._retire()
         if reached and not self.evaluations:
             self.stop("finished", f"{self.window.newest} iterations done")
         return commands
 
     def _turn_over(self, lanes: list[Lane]) -> list[Command]:
-        wanted = {m.group.version for m in self.ledger.waiting.values()}
+        wanted = {m.group.version for m in self.ledger.waiting.values()} if self.schedule.splices is None else set()
         wanted |= {version for version, where in self.evaluations.items() if where is None}
         commands: list[Command] = []
         for lane in lanes:
-            commands += turn_over_versions(lane, wanted, self.window.newest, self.plan.live_versions)
+            commands += turn_over_versions(lane, wanted, self._target(), self.plan.live_versions)
         return commands
 
+    def _target(self) -> int:
+        """The version lanes are to hold for new groups."""
+        pinned = self.schedule.pins(self.window)
+        return self.window.newest if pinned is None else pinned
+
+    def _splice(self, lanes: list[Lane]) -> list[Command]:
+        """Under schedules without C1: stand still while they ask for it, then go on under the newest version."""
+        if self.schedule.splices is None:
+            return []
+        if self.schedule.pauses(self.window):
+            return pause(lanes)
+        return continue_under(lanes, self.window.newest, self.schedule.splices == "cache")
+
     def _issue(self, lanes: list[Lane]) -> list[Command]:
-        """Start new groups under the newest version of the roomiest lane, as far as the schedule admits."""
+        """Start new groups under the newest version of the roomiest lane, or the one the schedule pins, as far as the
+        schedule admits."""
         commands: list[Command] = []
+        pinned = self.schedule.pins(self.window)
         consumable = self.goal * self.plan.groups_per_batch
-        while (lane := roomiest(lanes)) is not None:
-            version = lane.newest
+        while (lane := roomiest(lanes, pinned)) is not None:
+            version = lane.newest if pinned is None else pinned
             assert version is not None
             if self.ledger.issued - len(self.ledger.quarantined) >= consumable:
                 break
             if not self.schedule.admits(self.window, version):
                 break
             group = self.ledger.issue(version)
-            commands.append(send(self.ledger, self.leases, lane, group, group.members, self.now))
+            commands.append(send(self.ledger, self.leases, lane, version, group, group.members, self.now))
+            pinned = self.schedule.pins(self.window)
         return commands
 
     def _evaluate(self, lanes: list[Lane]) -> list[Command]:
@@ -229,7 +262,7 @@ class Scheduler:
         if groups is None:
             return []
         for group in groups:
-            if not 0 <= self.window.staleness(group.version) <= self.plan.bound:
+            if self.schedule.bounded and not 0 <= self.window.staleness(group.version) <= self.plan.bound:
                 raise InvariantError(f"C3: group {group.group_id} has staleness {self.window.staleness(group.version)}")
         self.ledger.take(groups)
         self.window.iteration += 1

@@ -34,6 +34,10 @@ class Window:
         """Trajectories of version <= u, issued and not yet given to the trainer."""
         return self._ledger.outstanding(u)
 
+    def oldest(self) -> int | None:
+        """The oldest version of what is outstanding."""
+        return min(self._ledger.outstanding_by_version, default=None)
+
     def in_hand(self) -> int:
         """All trajectories outstanding, those in training included."""
         return self.plan.group_size * (len(self._ledger.live) + len(self._ledger.training))

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from offbeat.errors import WeightsError
+from offbeat.learner.durable import sync
 from offbeat.learner.optimizer_state import decode_state, encode_state
 from offbeat.learner.policy import Policy
 
@@ -55,7 +56,7 @@ def save_checkpoint(directory: Path, policy: Policy, optimizer: torch.optim.Opti
     }
     os.rename(_write_aside(directory / OPTIMIZER_FILE, tensors, metadata), directory / OPTIMIZER_FILE)
     os.rename(model_aside, directory / MODEL_FILE)
-    _sync(directory)
+    sync(directory)
     return digest
 
 
@@ -113,7 +114,7 @@ def export_policy(directory: Path, policy: Policy, model_dir: Path) -> None:
             shutil.copyfile(model_dir / name, directory / name)
     policy.config.save_pretrained(directory)
     os.rename(_write_aside(directory / MODEL_FILE, policy.weights(), {"format": "pt"}), directory / MODEL_FILE)
-    _sync(directory)
+    sync(directory)
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
@@ -137,18 +138,10 @@ def _write_aside(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str
         safetensors.torch.save_file(tensors, aside, metadata=metadata)
     except SafetensorError as error:
         raise WeightsError(f"weights {file}: cannot be written ({error})") from None
-    _sync(aside)
+    sync(aside)
     return aside
 
 
 def _digest(file: Path) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

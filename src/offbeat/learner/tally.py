@@ -1,7 +1,10 @@
 """What an iteration did, counted: sums per optimizer update, and the StepReport made of them.
 
-*Finite-report invariant*: every number of a report is finite. Means run over the updates that were not skipped (over
-their tokens); where all were skipped they are 0, and `skipped_updates` says why. Knows no model and no optimizer.
+*Finite-report invariant*: every number of a report is finite, for JSON has no other and the report goes to the run log.
+Only a skipped update has a loss or gradient norm that is not finite, and none of its sums enters the means: they run
+over the other updates (over their tokens); where all were skipped they are 0, and `skipped_updates` says why.
+A statistic of the others can still be infinite (lag KL of a token that the target gives no probability at all): it is
+written as LARGEST. Knows no model and no optimizer.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ import statistics
 from collections.abc import Sequence
 from itertools import chain
 
+import msgspec
 import torch
 from torch import Tensor
 
 from offbeat.learner.objective import ObjectiveStatistics
 from offbeat.records import Batch, StepReport
+
+LARGEST = torch.finfo(torch.float32).max
+"""Stands for infinity in a report: what is computed in float32 is not larger."""
 
 
 class Update:
@@ -65,7 +72,7 @@ def report(
     done = [update for update in updates if not update.skipped]
     tokens = sum(update.tokens for update in done) or 1.0
     rewards = list(chain.from_iterable(group.rewards for group in batch.groups))
-    return StepReport(
+    made = StepReport(
         iteration=batch.iteration,
         trajectories=len(rewards),
         tokens=sum(len(trajectory.token_ids) for group in batch.groups for trajectory in group.trajectories),
@@ -73,8 +80,8 @@ def report(
         reward_mean=statistics.fmean(rewards),
         reward_std=statistics.pstdev(rewards),
         zero_advantage_groups=zero_advantage_groups,
-        loss=statistics.fmean(update.loss for update in done) if done else 0.0,
-        gradient_norm=statistics.fmean(update.gradient_norm for update in done) if done else 0.0,
+        loss=sum(update.loss for update in done) / (len(done) or 1),
+        gradient_norm=sum(update.gradient_norm for update in done) / (len(done) or 1),
         ratio_mean=sum(update.ratio_sum for update in done) / tokens,
         ratio_max=max((update.ratio_max for update in done), default=0.0),
         clip_share=sum(update.clipped for update in done) / tokens,
@@ -86,3 +93,10 @@ def report(
         train_seconds=train_seconds,
         publish_seconds=0.0,
     )
+    floats = {name: value for name, value in msgspec.structs.asdict(made).items() if isinstance(value, float)}
+    return msgspec.structs.replace(made, **{name: _finite(value) for name, value in floats.items()})
+
+
+def _finite(value: float) -> float:
+    """The number itself, at most LARGEST away from 0; LARGEST for what is not a number."""
+    return LARGEST if math.isnan(value) else max(-LARGEST, min(LARGEST, value))

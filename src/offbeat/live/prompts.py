@@ -1,4 +1,7 @@
-"""Prompts by position, with their token ids, and responses as text: the task and the tokenizer behind one desk."""
+"""Prompts by position, with their token ids, and responses as text: the task and the tokenizer behind one desk.
+
+Invariant: what the engine takes for the end of a response is no part of its text; everything else is.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import msgspec
 from offbeat.models.tokens import decode_response, encode_prompt, load_tokenizer
 from offbeat.ports import Task
 from offbeat.records import Prompt, Trajectory
+from offbeat.rollout.config import read_shape
 
 
 class PromptBook:
@@ -18,6 +22,7 @@ class PromptBook:
     def __init__(self, task: Task, policy: Path, held_out: int) -> None:
         self._task = task
         self._tokenizer = load_tokenizer(policy)
+        self._ends = read_shape(policy).eos_ids
         self._kept: dict[int, Prompt] = {}
         self.held_out = [self._encoded(prompt) for prompt in task.held_out(held_out)]
 
@@ -33,7 +38,7 @@ class PromptBook:
             del self._kept[old]
 
     def text(self, token_ids: Sequence[int]) -> str:
-        return decode_response(self._tokenizer, list(token_ids))
+        return decode_response(self._tokenizer, token_ids, self._ends)
 
     def with_text(self, trajectory: Trajectory) -> Trajectory:
         return msgspec.structs.replace(trajectory, text=self.text(trajectory.token_ids))

@@ -161,6 +161,7 @@ class LiveWorld:
                 finish_reason=trajectory.finish_reason,
                 started=message.started,
                 ended=message.ended,
+                spans=len(trajectory.spans),
             )
         )
 
@@ -240,6 +241,12 @@ class LiveWorld:
     def _abort(self, command: e.Abort) -> None:
         self.backend.send(lane_name(command.lane), m.AbortSamples(command.trajectory_ids))
 
+    def _pause(self, command: e.Pause) -> None:
+        self.backend.send(lane_name(command.lane), m.PauseSamples())
+
+    def _continue(self, command: e.Continue) -> None:
+        self.backend.send(lane_name(command.lane), m.ContinueSamples(command.version, command.keep_cache))
+
     def _score(self, command: e.Score) -> None:
         trajectory, _ = self.log.trajectory(command.trajectory_id, command.attempt)
         key = ("trajectory", command.trajectory_id, command.attempt)
@@ -268,6 +275,8 @@ class LiveWorld:
         e.UnloadVersion: _unload,
         e.Generate: _generate,
         e.Abort: _abort,
+        e.Pause: _pause,
+        e.Continue: _continue,
         e.Score: _score,
         e.Train: _train,
         e.Evaluate: _evaluate,

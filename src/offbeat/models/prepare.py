@@ -23,7 +23,7 @@ from offbeat.models.directory import validate_policy
 from offbeat.models.tokens import Tokenizer
 from offbeat.ports import Task
 from offbeat.settings import JsonlTask, Settings
-from offbeat.tasks import make_task
+from offbeat.tasks import REVISIONS, make_task
 
 FORMAT = 2
 """Raised whenever presets, tokenizer or warm start change what they make."""
@@ -59,6 +59,7 @@ def cache_key(settings: Settings, task: Task) -> str:
         "format": FORMAT,
         "model": settings.model.model_dump(mode="json", exclude={"path"}),
         "task": settings.task.model_dump(mode="json", exclude={"reward_seconds"}),
+        "revision": REVISIONS[settings.task.name],
         "limits": [settings.rollout.context, settings.rollout.max_new_tokens],
         "seed": settings.run.seed,
         "prompts": [[prompt.text, prompt.answer] for prompt in served],

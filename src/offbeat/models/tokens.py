@@ -1,6 +1,7 @@
 """Text to token ids and back, for warm start, rollout and reward alike: the one place that decides.
 
-Invariant: a prompt is encoded the same way wherever it is encoded, and special tokens never reach a reward.
+Invariant: a prompt is encoded the same way wherever it is encoded, and a reward sees every special token of a
+response but the one that ended it: "1<unk>2" is never taken for "12".
 Importing this file, and loading a tokenizer that needs no code of its own, stays clear of torch.
 Knows no task, no model and no settings.
 """
@@ -8,7 +9,7 @@ Knows no task, no model and no settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -66,6 +67,10 @@ def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
     return ids if tokenizer.eos_token_id is None else [*ids, tokenizer.eos_token_id]
 
 
-def decode_response(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """The text of a response, special tokens left out and spaces as they are."""
-    return tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+def decode_response(tokenizer: Tokenizer, ids: Sequence[int], ends: Collection[int | None] | None = None) -> str:
+    """The text of a response without the last token, where that is one of `ends` (by default EOS). All other special
+    tokens are spelled out, and spaces are as they are.
+    """
+    ends = (tokenizer.eos_token_id,) if ends is None else ends
+    kept = ids[:-1] if ids and ids[-1] in ends else ids
+    return tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -41,7 +41,7 @@ def warm_start(model: Any, gold: GoldAnswers, settings: ModelSettings, progress:
     validation = [pad(part) for part in micro_batches(answerable, MICRO_BATCH_TOKENS)]
     batches = _batches(gold.training(), settings.warm_start_batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.warm_start_learning_rate, betas=BETAS, weight_decay=0)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE_DECAY))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE_DECAY))  # type: ignore[no-untyped-call]
     for step in range(settings.warm_start_max_steps + 1):
         if step % CHECK_EVERY == 0 or step == settings.warm_start_max_steps:
             exact_match = greedy_exact_match(average.module, validation, prompts)

@@ -56,13 +56,7 @@ def write_report(run_directory: Path, out: Path | None = None) -> Path:
     """
     run = read_run(run_directory)
     page = report_path(run_directory, out)
-    text = html(run, audit(run))
-    aside = page.with_name(f".{page.name}.part")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(page)
-    except OSError as error:
-        raise RunDirectoryError(f"{page}: the report cannot be written ({error.strerror}); choose another") from None
+    write_page(page, html(run, audit(run)))
     return page
 
 
@@ -73,31 +67,37 @@ def html(run: Run, audited: Audit) -> str:
     name = escape(run.directory.resolve().name)
     parts = [
         header(run, result, audited),
-        _section("What was learnt", "".join(map(card, learning_figures(run, story)))),
-        _section("Where the time went", _timeline(run, story) + "".join(map(card, throughput_figures(run, story)))),
-        _section(
+        section("What was learnt", "".join(map(card, learning_figures(run, story)))),
+        section("Where the time went", _timeline(run, story) + "".join(map(card, throughput_figures(run, story)))),
+        section(
             "What was trained on",
             card(staleness_figure(run, story)) + card(length_figure(run, story)) + response_section(run, story),
         ),
-        _section("The learner's health", "".join(map(card, learner_figures(run, story)))),
-        _section("Integrity", audit_section(audited) + incident_section(run)),
-        _section("Settings", settings_section(run.settings)),
+        section("The learner's health", "".join(map(card, learner_figures(run, story)))),
+        section("Integrity", audit_section(audited) + incident_section(run)),
+        section("Settings", settings_section(run.settings)),
     ]
     version = escape(run.meta.get("offbeat_version", ""))
+    footer = f"Written by offbeat {version} from {len(run.records)} events of {name}/run.sqlite."
+    return document(name, "".join(parts), footer)
+
+
+def document(title: str, body: str, footer: str) -> str:
+    """A self-contained page around `body`; all three are HTML."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name} · offbeat</title>
+<title>{title} · offbeat</title>
 <link rel="icon" href="data:,">
 <style>{_asset("page.css")}</style>
 </head>
 <body>
 <main>
 <noscript><p>The figures need JavaScript; nothing is loaded from the network.</p></noscript>
-{"".join(parts)}
-<footer>Written by offbeat {version} from {escape(str(len(run.records)))} events of {name}/run.sqlite.</footer>
+{body}
+<footer>{footer}</footer>
 </main>
 <script>{get_plotlyjs()}</script>
 <script>{_asset("page.js")}</script>
@@ -106,11 +106,22 @@ def html(run: Run, audited: Audit) -> str:
 """
 
 
+def write_page(page: Path, text: str) -> None:
+    """Write a page whole or not at all. Raises RunDirectoryError where it cannot be written."""
+    aside = page.with_name(f".{page.name}.part")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(page)
+    except OSError as error:
+        raise RunDirectoryError(f"{page}: the report cannot be written ({error.strerror}); choose another") from None
+
+
 def _asset(name: str) -> str:
     return resources.files("offbeat.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
+    """A heading and a grid of cards."""
     return f'<h2>{escape(title)}</h2>\n<div class="grid">{body}</div>\n'
 
 

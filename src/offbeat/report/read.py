@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from offbeat.errors import RunDirectoryError, SettingsError
-from offbeat.events import Command, Event
+from offbeat.events import Command, Event, Generate
 from offbeat.records import FinishReason, Trajectory
 from offbeat.settings import Settings, settings_from
 
@@ -32,7 +32,10 @@ _T = TypeVar("_T")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One row of the log: the event, when it was handled (seconds of run time), the commands it caused in order."""
+    """One row of the log: the event, when it was handled (seconds of run time), the commands it caused in order.
+
+    A Generate has an attempt for each of its trajectories: `read_run` refuses any other.
+    """
 
     seq: int
     now: float
@@ -203,9 +206,13 @@ def _decoded(directory: Path, what: str, decode: Callable[[Any], _T], data: Any)
     try:
         return decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
-        raise RunDirectoryError(
-            f"{directory}: {what} cannot be decoded ({error}); it is damaged or from another version of offbeat"
-        ) from None
+        raise _damaged(directory, what, error) from None
+
+
+def _damaged(directory: Path, what: str, why: object) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{directory}: {what} cannot be decoded ({why}); it is damaged or from another version of offbeat"
+    )
 
 
 def _records(directory: Path, connection: sqlite3.Connection) -> Iterator[Record]:
@@ -213,7 +220,12 @@ def _records(directory: Path, connection: sqlite3.Connection) -> Iterator[Record
     commands = msgspec.json.Decoder(tuple[Command, ...]).decode
     for seq, now, body, caused in connection.execute("SELECT seq, now, body, commands FROM events ORDER BY seq"):
         what = f"event {seq}"
-        yield Record(seq, now, _decoded(directory, what, event, body), _decoded(directory, what, commands, caused))
+        deeds = _decoded(directory, what, commands, caused)
+        for command in deeds:
+            if isinstance(command, Generate) and len(command.attempts) != len(command.trajectory_ids):
+                unequal = f"{len(command.trajectory_ids)} trajectories, {len(command.attempts)} attempts"
+                raise _damaged(directory, what, f"a Generate of {unequal}")
+        yield Record(seq, now, _decoded(directory, what, event, body), deeds)
 
 
 def _prompts(directory: Path, connection: sqlite3.Connection) -> Iterator[tuple[int, PromptFacts]]:

@@ -43,7 +43,7 @@ class Batch:
 
 def decode_batch(slots: Slots, cache: BlockCache, weights: Mapping[int, VersionWeights]) -> Batch:
     """All running slots, none of which owes a prompt; at least one."""
-    at = np.flatnonzero(slots.live)
+    at = np.flatnonzero(slots.running())
     version = slots.version[at]
     if (version != version[0]).any():
         order = np.argsort(version, kind="stable")
@@ -68,7 +68,7 @@ def mixed_batch(
     slots: Slots, cache: BlockCache, prompts: Sequence[SharedPrompt], weights: Mapping[int, VersionWeights]
 ) -> Batch:
     """All running slots with the prompts some of them owe; at least one prompt."""
-    at = np.flatnonzero(slots.live & (slots.length > 0))
+    at = np.flatnonzero(slots.running() & (slots.length > 0))
     lengths = np.array([len(prompt.prompt_ids) for prompt in prompts])
     ends = len(at) + np.cumsum(lengths)
     version = np.concatenate([slots.version[at], np.repeat([prompt.version for prompt in prompts], lengths)])

@@ -1,8 +1,8 @@
 """The local rollout engine: continuous batching over several policy versions at once.
 
-Invariants: C1, a request is decoded by its own version's weights or not at all; every accepted request is
-answered exactly once, aborted, or named in the error that ended it; a step that raises leaves all others as they
-were. Knows no processes, files (but weights) or text. Formula-level parts: `forward`, `attention`, `sampling`.
+Invariants: C1, a request is decoded by its own version's weights or not at all, `switch` aside; every accepted
+request is answered exactly once, aborted, or named in the error that ended it; a step that raises leaves all others
+as they were. Knows no processes, files (but weights) or text. Formula-level parts: `forward`, `attention`, `sampling`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
@@ -131,6 +132,32 @@ class Engine:
                 self._free(slot)
         self._unfinished -= gone
 
+    def suspend(self, request_ids: Sequence[int]) -> None:
+        """Decode nothing of these requests until `switch` names them; unknown and queued ids are ignored."""
+        for slot in map(self._slots.slot_of, request_ids):
+            if slot is not None:
+                self._slots.suspended[slot] = True
+
+    def switch(self, request_ids: Sequence[int], version: int, keep_cache: bool) -> None:
+        """These requests go on under `version`, queued ones from the start; unknown ids are ignored.
+
+        A running one begins a new span. Its log-probs are those of `version` over the keys and values that are there:
+        with `keep_cache` those of the earlier versions, otherwise its own (prompt and tokens are computed again).
+        Raises EngineError for a version that is not loaded.
+        """
+        self._known(version)
+        named = self._unfinished.intersection(request_ids)
+        self._queue = deque(
+            msgspec.structs.replace(request, version=version) if request.request_id in named else request
+            for request in self._queue
+        )
+        for slot in map(self._slots.slot_of, named):
+            if slot is None:
+                continue
+            if not keep_cache:
+                self._cache.release(slot)
+            self._slots.switch(slot, version, keep_cache)
+
     def decoded(self) -> dict[int, int]:
         """Tokens decoded so far of each unfinished request; queued ones count 0."""
         return {**{request.request_id: 0 for request in self._queue}, **self._slots.decoded()}
@@ -170,14 +197,20 @@ class Engine:
 
     def _next_batch(self) -> Batch | None:
         self._admit()
-        live = np.flatnonzero(self._slots.live)
+        live = np.flatnonzero(self._slots.running())
         if not live.size:
             return None
         prompts: dict[PromptKey, SharedPrompt] = {}
+        budget = self._prefill_tokens
         for slot in live[self._slots.length[live] == 0].tolist():
-            key = key_of(self._slots.request(slot))
+            key = int(self._slots.version[slot]), self._slots.prefix(slot)
+            if key not in prompts:
+                if prompts and len(key[1]) > budget:
+                    continue
+                budget -= len(key[1])
             prompts.setdefault(key, SharedPrompt(*key, [])).slots.append(slot)
             self._cache.reserve(slot, len(key[1]))
+        live = live[self._slots.length[live] > 0]
         for slot in live[self._cache.full(live, self._slots.length[live])].tolist():
             self._cache.reserve(slot, int(self._slots.length[slot]) + 1)
         self._cache.tidy()

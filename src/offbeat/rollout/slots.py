@@ -1,11 +1,13 @@
 """What each slot is doing, one array per quantity, so that a step touches all slots at once.
 
-Invariant: a live slot with length 0 still owes its prompt; afterwards `length` keys lie in the cache, and the
-token at position `length` is `last`, sampled but not yet fed. Knows no model and no weights.
+Invariant: a live slot with length 0 still owes its *prefix*, the prompt and what was sampled before a switch;
+afterwards `length` keys lie in the cache, and the token at position `length` is `last`, sampled but not yet fed. Knows
+no model and no weights.
 """
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +29,7 @@ class Slots:
 
     def __init__(self, slots: int, context: int) -> None:
         self.live = np.zeros(slots, dtype=np.bool_)
+        self.suspended = np.zeros(slots, dtype=np.bool_)
         self.version = np.zeros(slots, dtype=np.int64)
         self.length = np.zeros(slots, dtype=np.int64)
         self.last = np.zeros(slots, dtype=np.int64)
@@ -40,6 +43,7 @@ class Slots:
         self._logprobs = np.zeros((slots, context), dtype=np.float32)
         self._support: dict[int, list[Ints]] = {}
         self._request: dict[int, Request] = {}
+        self._earlier: dict[int, list[tuple[int, int]]] = {}
         self._slot_of: dict[int, int] = {}
         self._holders: dict[PromptKey, list[int]] = {}
         self._context = context
@@ -58,16 +62,43 @@ class Slots:
 
     def drop(self, slot: int) -> Request:
         """Free a slot and return what it was doing."""
-        self.live[slot] = False
+        self.live[slot] = self.suspended[slot] = False
         self._support.pop(slot, None)
+        self._earlier.pop(slot, None)
         request = self._request.pop(slot)
         del self._slot_of[request.request_id]
-        if self.length[slot]:
-            holders = self._holders[key_of(request)]
+        self._hold_no_more(slot, request)
+        return request
+
+    def _hold_no_more(self, slot: int, request: Request) -> None:
+        holders = self._holders.get(key_of(request), [])
+        if slot in holders:
             holders.remove(slot)
             if not holders:
                 del self._holders[key_of(request)]
-        return request
+
+    def running(self) -> NDArray[np.bool_]:
+        """Which slots are to be decoded [slots]."""
+        return self.live & ~self.suspended
+
+    def prefix(self, slot: int) -> tuple[int, ...]:
+        """What must be in the slot's cache before its next token can be sampled."""
+        tokens: list[int] = self._tokens[slot, : self.count[slot]].tolist()
+        return (*self._request[slot].prompt_ids, *tokens)
+
+    def switch(self, slot: int, version: int, keep_cache: bool) -> None:
+        """Go on under another version: a new span begins if tokens were sampled since the last. Without `keep_cache`
+        the slot owes its prefix again."""
+        request, count = self._request[slot], int(self.count[slot])
+        spans = self._earlier.setdefault(slot, [])
+        if request.version != version and count > (spans[-1][1] if spans else 0):
+            spans.append((request.version, count))
+        self._hold_no_more(slot, request)
+        self._request[slot] = msgspec.structs.replace(request, version=version)
+        self.version[slot] = version
+        self.suspended[slot] = False
+        if not keep_cache:
+            self.length[slot] = 0
 
     def holder(self, key: PromptKey) -> int | None:
         """A running slot whose cache begins with this prompt under this version."""
@@ -103,7 +134,7 @@ class Slots:
         self.length[at] += 1
         for slot in began.tolist():
             request = self._request[slot]
-            self.length[slot] = len(request.prompt_ids)
+            self.length[slot] = len(request.prompt_ids) + int(self.count[slot])
             self._holders.setdefault(key_of(request), []).append(slot)
 
     def record(self, at: Ints, draw: Draw, eos: NDArray[np.bool_]) -> list[int]:
@@ -122,13 +153,20 @@ class Slots:
     def complete(self, slot: int, eos: NDArray[np.bool_]) -> Completion:
         """Free a finished slot and hand its response over."""
         support = self._support.get(slot)
+        ends = self._earlier.get(slot, [])
         request = self.drop(slot)
         count = int(self.count[slot])
-        tokens = self._tokens[slot, :count].tolist()
-        span = Span(
-            version=request.version,
-            token_ids=tuple(tokens),
-            behaviour_logprobs=tuple(self._logprobs[slot, :count].tolist()),
-            behaviour_support=None if support is None else tuple(tuple(kept.tolist()) for kept in support),
-        )
-        return Completion(request.request_id, slot, span, "stop" if eos[tokens[-1]] else "length")
+        spans, start = [], 0
+        for version, end in [*ends, (request.version, count)]:
+            kept = None if support is None else tuple(tuple(ids.tolist()) for ids in support[start:end])
+            spans.append(
+                Span(
+                    version=version,
+                    token_ids=tuple(self._tokens[slot, start:end].tolist()),
+                    behaviour_logprobs=tuple(self._logprobs[slot, start:end].tolist()),
+                    behaviour_support=kept,
+                )
+            )
+            start = end
+        stopped = eos[self._tokens[slot, count - 1]]
+        return Completion(request.request_id, slot, tuple(spans), "stop" if stopped else "length")

@@ -10,6 +10,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from offbeat import events as e
 from offbeat.records import StepReport
@@ -37,14 +38,27 @@ EMPTY_REPORT = StepReport(
 )
 
 
+class _Running:
+    """A response under way: `left` tokens at `since`, one a second; `plan` tells its scheduled end from older ones."""
+
+    def __init__(self, attempt: int, version: int, tokens: int, now: float) -> None:
+        self.attempt = attempt
+        self.versions = [version]
+        self.tokens = tokens
+        self.started = self.since = now
+        self.left = float(tokens)
+        self.plan = 0
+
+
 class _Lane:
     def __init__(self, slots: int) -> None:
         self.life = 0
         self.slots = slots
         self.loaded: set[int] = set()
         self.queue: deque[tuple[int, int, int]] = deque()
-        self.running: dict[int, tuple[int, int]] = {}
+        self.running: dict[int, _Running] = {}
         self.decoded = 0
+        self.paused = False
 
 
 class FakeWorld:
@@ -111,12 +125,17 @@ class FakeWorld:
                 self._load(command.lane, command.version)
             case e.UnloadVersion():
                 lane = self.lanes[command.lane]
-                assert not any(v == command.version for v, _ in lane.running.values()), "C1: unloaded while in use"
+                in_use = {run.versions[-1] for run in lane.running.values()} | {v for _, _, v in lane.queue}
+                assert command.version not in in_use, "C1: unloaded while in use"
                 lane.loaded.remove(command.version)
             case e.Generate():
                 self._generate(command)
             case e.Abort():
                 self._abort(command.lane, command.trajectory_ids)
+            case e.Pause():
+                self._pause(command.lane)
+            case e.Continue():
+                self._continue(command)
             case e.Score():
                 self._score(command)
             case e.Train():
@@ -139,7 +158,7 @@ class FakeWorld:
         lane = self.lanes[index]
         lane.life += 1
         life = lane.life
-        lane.loaded, lane.running, lane.decoded = set(), {}, 0
+        lane.loaded, lane.running, lane.decoded, lane.paused = set(), {}, 0, False
         lane.queue.clear()
         self._after(1.0, lambda: e.LaneReady(index, lane.slots) if lane.life == life else None)
         rate = self.faults.get("lane", 0.0)
@@ -191,40 +210,65 @@ class FakeWorld:
 
     def _fill(self, index: int) -> None:
         lane = self.lanes[index]
-        while lane.queue and len(lane.running) < lane.slots:
+        while lane.queue and len(lane.running) < lane.slots and not lane.paused:
             trajectory_id, attempt, version = lane.queue.popleft()
-            lane.running[trajectory_id] = (version, attempt)
             tokens = max(1, int(self.length(self.rng)))
-            self._after(float(tokens), self._finish(index, lane.life, trajectory_id, attempt, version, tokens))
-            if tokens > 20:
-                for beat in range(20, tokens, 20):
-                    self._after(float(beat), self._beat(index, lane.life, trajectory_id, beat))
+            lane.running[trajectory_id] = _Running(attempt, version, tokens, self._now)
+            self._decode(index, trajectory_id)
 
-    def _beat(self, index: int, life: int, trajectory_id: int, beat: int) -> Callable[[], e.Event | None]:
-        def make() -> e.Event | None:
-            lane = self.lanes[index]
-            if lane.life != life or trajectory_id not in lane.running:
-                return None
-            lane.decoded += 1
-            return e.Progress(index, (trajectory_id,), (beat,), len(lane.running), lane.decoded)
+    def _decode(self, index: int, trajectory_id: int) -> None:
+        """Schedule the end of a response, and a heartbeat every 20 tokens until then."""
+        lane = self.lanes[index]
+        run = lane.running[trajectory_id]
+        run.plan += 1
+        run.since = self._now
+        life, plan = lane.life, run.plan
 
-        return make
+        def is_off() -> bool:
+            return lane.life != life or lane.running.get(trajectory_id) is not run or run.plan != plan
 
-    def _finish(
-        self, index: int, life: int, trajectory_id: int, attempt: int, version: int, tokens: int
-    ) -> Callable[[], e.Event | None]:
-        started = self._now
-
-        def make() -> e.Event | None:
-            lane = self.lanes[index]
-            if lane.life != life or lane.running.get(trajectory_id) != (version, attempt):
+        def finish() -> e.Event | None:
+            if is_off():
                 return None
             del lane.running[trajectory_id]
-            lane.decoded += tokens
+            lane.decoded += run.tokens
             self._fill(index)
-            return e.Finished(trajectory_id, attempt, index, 0, version, tokens, "stop", started, self._now)
+            return e.Finished(
+                trajectory_id, run.attempt, index, 0, run.versions[0], run.tokens, "stop", run.started, self._now,
+                len(run.versions),
+            )  # fmt: skip
 
-        return make
+        def beat(decoded: int) -> e.Event | None:
+            if is_off():
+                return None
+            lane.decoded += 1
+            return e.Progress(index, (trajectory_id,), (decoded,), len(lane.running), lane.decoded)
+
+        self._after(run.left, finish)
+        for after in range(20, int(run.left), 20):
+            self._after(float(after), partial(beat, int(run.tokens - run.left) + after))
+
+    def _pause(self, index: int) -> None:
+        lane = self.lanes[index]
+        assert not lane.paused, "paused twice"
+        lane.paused = True
+        for run in lane.running.values():
+            run.left -= self._now - run.since
+            run.plan += 1
+
+    def _continue(self, command: e.Continue) -> None:
+        """Every response goes on under another version; after a re-prefill it takes a second longer."""
+        lane = self.lanes[command.lane]
+        assert command.version in lane.loaded, "continued under a version that is not loaded"
+        lane.queue = deque((trajectory_id, attempt, command.version) for trajectory_id, attempt, _ in lane.queue)
+        for trajectory_id, run in lane.running.items():
+            if run.versions[-1] != command.version:
+                run.versions.append(command.version)
+            if lane.paused:
+                run.left += not command.keep_cache
+                self._decode(command.lane, trajectory_id)
+        lane.paused = False
+        self._fill(command.lane)
 
     def _abort(self, index: int, trajectory_ids: Sequence[int]) -> None:
         lane = self.lanes[index]

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from offbeat.flow.ledger import LiveGroup
+from offbeat.flow.schedules.in_flight import InFlight
 from offbeat.flow.schedules.multi_version import MultiVersion
+from offbeat.flow.schedules.one_step_off import OneStepOff
+from offbeat.flow.schedules.partial import Partial
+from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.schedules.sync import Sync
-from offbeat.flow.window import Window
-
-
-class Schedule(Protocol):
-    """When a group may start and when a batch may be trained on. Both must be pure functions of the window."""
-
-    def admits(self, window: Window, version: int) -> bool:
-        """May one more group start under `version`?"""
-
-    def batch(self, window: Window) -> list[LiveGroup] | None:
-        """The groups of the next batch, or None while it cannot start. Asked only while the learner is idle."""
-
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "multi-version": MultiVersion,
     "sync": Sync,
+    "one-step-off": OneStepOff,
+    "partial": Partial,
+    "in-flight": InFlight,
 }

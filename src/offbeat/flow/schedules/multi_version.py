@@ -9,11 +9,12 @@ from __future__ import annotations
 from itertools import islice
 
 from offbeat.flow.ledger import LiveGroup
+from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.staleness import admits, may_start
 from offbeat.flow.window import Window
 
 
-class MultiVersion:
+class MultiVersion(Schedule):
     def admits(self, window: Window, version: int) -> bool:
         plan = window.plan
         if window.in_hand() + plan.group_size > plan.outstanding_limit:

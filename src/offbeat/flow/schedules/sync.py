@@ -6,10 +6,11 @@ Every trajectory is consumed at staleness 0; the learner and the lanes take turn
 from __future__ import annotations
 
 from offbeat.flow.ledger import LiveGroup
+from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.window import Window
 
 
-class Sync:
+class Sync(Schedule):
     def admits(self, window: Window, version: int) -> bool:
         plan = window.plan
         return (

@@ -21,13 +21,13 @@ from offbeat.records import Prompt, Span, Trajectory
 from offbeat.report.read import DATABASE
 from offbeat.settings import Settings
 from offbeat.testing.fake_world import FakeWorld
-from tests.report.written_run import small_settings, step_report
+from tests.report.editable_run import small_settings, step_report
 
 Happening = tuple[e.Event, float, list[e.Command]]
 FAULTS = {"lane": 0.004, "learner": 0.01, "score": 0.05}
 
 
-def make_run(
+def write_scheduled_run(
     directory: Path,
     seed: int = 0,
     settings: Settings | None = None,
@@ -40,11 +40,11 @@ def make_run(
     `faults` are rates of the fake world; the main process is killed `kills` times and the run taken up again.
     `most_events` cuts the last session off.
     """
-    make_log(directory, seed, settings, faults, kills, most_events).close()
+    open_scheduled_run(directory, seed, settings, faults, kills, most_events).close()
     return directory
 
 
-def make_log(
+def open_scheduled_run(
     directory: Path,
     seed: int = 0,
     settings: Settings | None = None,

@@ -33,7 +33,7 @@ class Row:
 
 
 @dataclass
-class MadeRun:
+class EditableRun:
     """A run as lists that a test may change before `write`. Row i gets seq i + 1."""
 
     settings: Settings

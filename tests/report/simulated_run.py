@@ -1,4 +1,4 @@
-"""Makes run directories: a plain simulation of a multi-version run, without the scheduler.
+"""A run with every kind of trouble in it: a plain simulation of a multi-version run, without the scheduler.
 
 Groups are trained on strictly in the order of issue, and group g starts only once its batch (g // groups per batch)
 is at most K iterations away: staleness is then bounded by construction, which needs no scheduler to be trusted.
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from offbeat import events as e
 from offbeat.records import Span, Trajectory
 from offbeat.settings import Settings
-from tests.report.written_run import MadeRun, Row, small_settings, step_report
+from tests.report.editable_run import EditableRun, Row, small_settings, step_report
 
-__all__ = ["MadeRun", "Row", "Simulation", "made_run", "small_settings"]
+__all__ = ["EditableRun", "Row", "Simulation", "simulated_run", "small_settings"]
 
 
 class _Attempt:
@@ -42,7 +42,7 @@ class Simulation:
         reject: int | None = 5,
         payloads: bool = True,
     ) -> None:
-        self.made = MadeRun(settings)
+        self.made = EditableRun(settings)
         self.rng = random.Random(seed)
         self.settings, self.learn, self.reject, self.payloads = settings, learn, reject, payloads
         self.size = settings.schedule.group_size
@@ -59,7 +59,7 @@ class Simulation:
             if at is not None:
                 self.after(at, fault, for_ever=True)
 
-    def run(self) -> MadeRun:
+    def run(self) -> EditableRun:
         self.open(0)
         while self.heap and not self.stopped:
             at, _, life, deed = heapq.heappop(self.heap)
@@ -256,6 +256,6 @@ class Simulation:
         self.log(e.Tick(), e.Abort(lane, (trajectory_id,)), again)
 
 
-def made_run(**options: object) -> MadeRun:
+def simulated_run(**options: object) -> EditableRun:
     settings = options.pop("settings", None) or small_settings()
     return Simulation(settings, **options).run()  # type: ignore[arg-type]

@@ -1,0 +1,53 @@
+"""A whole comparison: make the runs, measure them, write the page. Knows the other files of this room only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offbeat.comparison.contestants import Contestant, Order
+from offbeat.comparison.measures import Measures, measure
+from offbeat.comparison.page import html
+from offbeat.comparison.result import Entry, entries, to_json
+from offbeat.comparison.runs import make_run
+from offbeat.errors import SettingsError
+from offbeat.report.page import write_page
+from offbeat.report.read import Run
+
+PAGE_NAME = "comparison.html"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    entries: list[Entry]
+    page: Path
+    json: dict[str, Any]
+
+
+def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], None]) -> Comparison:
+    """Raises SettingsError before anything is written, RunFailed where a run fails; give the same order again to go
+    on where an interrupted comparison stopped."""
+    planned = order.contestants()
+    least = max(c.settings.schedule.staleness_bound for c in planned) + 1 + warmup + 2
+    if warmup < 1 or order.iterations < least:
+        raise SettingsError(
+            f"--iterations {order.iterations}: with --warmup {warmup} (at least 1) there is no steady part; give at"
+            f" least {least}"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    measured: dict[Contestant, Measures] = {}
+    runs: dict[Contestant, Run] = {}
+    for place, contestant in enumerate(planned, start=1):
+        say(f"[{place}/{len(planned)}] {contestant.name}")
+        runs[contestant] = make_run(directory, order.config, contestant)
+        measured[contestant] = measure(runs[contestant], warmup)
+    found = entries(measured)
+    shown = {
+        entry.schedule: next(r for c, r in runs.items() if (c.schedule, c.threads) == (entry.schedule, entry.threads))
+        for entry in found
+    }
+    page = directory / PAGE_NAME
+    write_page(page, html(found, shown, warmup))
+    return Comparison(found, page, to_json(found, measured) | {"page": str(page)})

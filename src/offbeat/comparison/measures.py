@@ -1,0 +1,149 @@
+"""What one run of a comparison was worth, from its log alone, over its steady part.
+
+*Steady part*: from the end of the warm-up iterations to the last iteration before work runs out (a run issues no
+more than it will consume, so its last K + 1 batches find emptier slots). Definitions: DORA, arXiv 2604.26256 §5.1.
+Knows no schedule but by name and judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import fmean
+
+from offbeat import events as e
+from offbeat.errors import RunDirectoryError
+from offbeat.report.read import Run
+from offbeat.report.story import Consumption, Story, tell
+
+Interval = tuple[float, float]
+LAST_SHARE = 0.1
+"""Iterations at the end whose mean reward is `reward_final`."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Of the steady part, unless it says otherwise; seconds of wall clock, lengths in tokens.
+
+    iteration_seconds: from one publish to the next. learner_seconds: of it, training and publishing.
+    rollout_only_seconds: the rest, not overlapped by training. bound: trajectories a second if the learner never
+    waited, TBS / learner_seconds. slots_busy: share of slot time spent decoding (standing still is not decoding).
+    bubble: mean over batches of (longest - mean) / longest response. staleness, reward_final, spans_per_trajectory,
+    evicted: whole run. trained_length, finished_length: mean response of what was trained on and of all finished.
+    rewards: mean reward of every iteration; ends: when it was published, seconds after the first Generate.
+    """
+
+    trajectories_per_second: float
+    tokens_per_second: float
+    iteration_seconds: float
+    learner_seconds: float
+    rollout_only_seconds: float
+    bound: float
+    slots_busy: float
+    bubble: float
+    staleness_mean: float
+    staleness_max: int
+    reward_final: float
+    spans_per_trajectory: float
+    evicted: int
+    trained_length: float
+    finished_length: float
+    rewards: tuple[float, ...]
+    ends: tuple[float, ...]
+
+
+def measure(run: Run, warmup: int) -> Measures:
+    """Raises RunDirectoryError where the run has too few iterations for a steady part."""
+    story = tell(run)
+    published = [(t.started, t.ended, t) for _, _, t in story.publishes]
+    tail = run.settings.schedule.staleness_bound + 1
+    steady = published[warmup : len(published) - tail]
+    if warmup < 1 or len(steady) < 2:
+        raise RunDirectoryError(
+            f"run {run.directory}: {len(published)} iterations leave no steady part after {warmup} of warm-up and"
+            f" {tail} at the end; use more --iterations"
+        )
+    window = (published[warmup - 1][1], steady[-1][1])
+    seconds = window[1] - window[0]
+    reports = [t.report for _, _, t in steady]
+    learner = sum(ended - started for started, ended, _ in steady)
+    trajectories = sum(report.trajectories for report in reports)
+    lengths = {key: payload.tokens for key, payload in run.payloads.items()}
+    batches = [batch for batch in story.consumptions if window[0] < batch.trained.ended <= window[1]]
+    rewards = [t.report.reward_mean for _, _, t in published]
+    first = next(r.now for r in run.records if any(isinstance(c, e.Generate) for c in r.commands))
+    spans = [heard.event.spans for heard in story.accepted.values()]
+    trained = [length for batch in story.consumptions for length in _lengths(story, batch, lengths)]
+    return Measures(
+        trajectories_per_second=trajectories / seconds,
+        tokens_per_second=sum(r.tokens + r.prompt_tokens for r in reports) / seconds,
+        iteration_seconds=seconds / len(steady),
+        learner_seconds=learner / len(steady),
+        rollout_only_seconds=max(0.0, seconds - learner) / len(steady),
+        bound=trajectories / learner,
+        slots_busy=slots_busy(run, story, window),
+        bubble=fmean(_bubble(_lengths(story, batch, lengths)) for batch in batches),
+        staleness_mean=fmean(story.staleness),
+        staleness_max=max(story.staleness),
+        reward_final=fmean(rewards[-max(1, round(LAST_SHARE * len(rewards))) :]),
+        spans_per_trajectory=fmean(spans),
+        evicted=0,
+        trained_length=fmean(trained),
+        finished_length=fmean(heard.event.tokens for heard in story.accepted.values()),
+        rewards=tuple(rewards),
+        ends=tuple(ended - first for _, ended, _ in published),
+    )
+
+
+def slots_busy(run: Run, story: Story, window: Interval) -> float:
+    """Share of the window that rollout slots spent decoding."""
+    still = pauses(run, window[1])
+    busy = 0.0
+    for heard in story.finishes:
+        span = (heard.event.started, heard.event.ended)
+        busy += overlap(span, window) - sum(overlap(_cut(span, window), pause) for pause in still[heard.event.lane])
+    slots = run.settings.rollout.lanes * run.settings.rollout.slots
+    return busy / (slots * (window[1] - window[0]))
+
+
+def pauses(run: Run, end: float) -> dict[int, list[Interval]]:
+    """When each lane stood still: from a Pause to the next Continue."""
+    found: dict[int, list[Interval]] = defaultdict(list)
+    since: dict[int, float] = {}
+    for record in run.records:
+        for command in record.commands:
+            if isinstance(command, e.Pause):
+                since.setdefault(command.lane, record.now)
+            elif isinstance(command, e.Continue) and command.lane in since:
+                found[command.lane].append((since.pop(command.lane), record.now))
+    for lane, began in since.items():
+        found[lane].append((began, end))
+    return found
+
+
+def overlap(a: Interval, b: Interval) -> float:
+    return max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
+
+
+def _cut(a: Interval, b: Interval) -> Interval:
+    return max(a[0], b[0]), min(a[1], b[1])
+
+
+def _lengths(story: Story, batch: Consumption, lengths: dict[tuple[int, int], int]) -> list[int]:
+    """Response lengths of a batch."""
+    keys = [
+        key
+        for group_id, attempts in zip(batch.train.group_ids, batch.train.attempts, strict=True)
+        for key in zip(story.members(group_id), attempts, strict=True)
+    ]
+    return [lengths[key] for key in keys if key in lengths]
+
+
+def _bubble(lengths: list[int]) -> float:
+    return (max(lengths) - fmean(lengths)) / max(lengths)
+
+
+def reward_at(measures: Measures, seconds: float) -> float | None:
+    """The reward of the iteration published last at this time; None before the first."""
+    done = [reward for reward, end in zip(measures.rewards, measures.ends, strict=True) if end <= seconds]
+    return done[-1] if done else None

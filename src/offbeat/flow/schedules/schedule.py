@@ -1,0 +1,37 @@
+"""What a schedule decides: when a group may start, when a batch may, and what a new version does to what is running.
+
+Every method is a pure function of the window. The defaults are those of a schedule that keeps C1 and C3.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from offbeat.flow.ledger import LiveGroup
+from offbeat.flow.window import Window
+
+
+class Schedule:
+    """`splices`: None keeps C1; otherwise a new version goes on with responses under way, after computing prompt and
+    tokens again ("prefill") or over the keys and values of the earlier versions ("cache").
+    `bounded`: no batch holds anything more than the bound's versions old (C3), checked at every batch.
+    """
+
+    splices: ClassVar[Literal["prefill", "cache"] | None] = None
+    bounded: ClassVar[bool] = True
+
+    def admits(self, window: Window, version: int) -> bool:
+        """May one more group start under `version`?"""
+        raise NotImplementedError
+
+    def batch(self, window: Window) -> list[LiveGroup] | None:
+        """The groups of the next batch, or None while it cannot start. Asked only while the learner is idle."""
+        raise NotImplementedError
+
+    def pins(self, window: Window) -> int | None:
+        """The version new groups must start under; None: the newest that a lane holds."""
+        return None
+
+    def pauses(self, window: Window) -> bool:
+        """Must lanes stand still now? Asked of schedules that splice."""
+        return False

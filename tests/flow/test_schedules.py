@@ -1,0 +1,121 @@
+"""Each schedule against the fake world: what it promises holds, what it gives up shows, nothing is lost or stuck."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat import events as e
+from offbeat.flow.scheduler import Scheduler
+from offbeat.flow.schedules import SCHEDULES
+from offbeat.testing.fake_world import FakeWorld
+
+from .conftest import Tape, drive, heavy, plan
+
+BOUNDS = {"sync": 0, "one-step-off": 1}
+shapes = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(sorted(SCHEDULES)),
+        "seed": st.integers(0, 2**31),
+        "bound": st.integers(0, 3),
+        "groups": st.integers(1, 4),
+        "lanes": st.integers(1, 3),
+        "slots": st.integers(1, 12),
+        "learn": st.floats(0.1, 40),
+        "versions": st.integers(1, 5),
+        "lane_deaths": st.sampled_from([0.0, 0.0, 0.002]),
+        "learner_deaths": st.sampled_from([0.0, 0.0, 0.002]),
+    }
+)
+
+
+def run(shape: dict) -> tuple[Scheduler, Tape, str]:
+    bound = BOUNDS.get(shape["name"], shape["bound"])
+    batch = 2 * shape["groups"]
+    scheduler = Scheduler(
+        plan(
+            schedule=shape["name"],
+            batch_size=batch,
+            outstanding_limit=(bound + 1) * batch,
+            bound=bound,
+            lanes=shape["lanes"],
+            live_versions=shape["versions"],
+            max_attempts=50,
+        )
+    )
+    world = FakeWorld(
+        shape["seed"],
+        shape["lanes"],
+        shape["slots"],
+        length=heavy,
+        learn=shape["learn"],
+        faults={"lane": shape.get("lane_deaths", 0.0), "learner": shape.get("learner_deaths", 0.0)},
+    )
+    tape = Tape()
+    stop = drive(scheduler, world, tape)
+    assert stop is not None
+    return scheduler, tape, stop.outcome
+
+
+@settings(max_examples=300, deadline=None)
+@given(shapes)
+def test_every_schedule_finishes_and_consumes_everything_once(shape: dict) -> None:
+    """C2 for all of them, over lost lanes and learners too: issued = consumed, each once."""
+    scheduler, tape, outcome = run(shape)
+    assert outcome == "finished"
+    groups = [group for _, group in tape.consumed()]
+    assert len(groups) == len(set(groups)) == 12 * shape["groups"] == scheduler.ledger.issued
+
+
+@settings(max_examples=200, deadline=None)
+@given(shapes)
+def test_schedules_that_keep_c1_never_splice_and_keep_c3(shape: dict) -> None:
+    schedule = SCHEDULES[shape["name"]]
+    _, tape, _ = run(shape)
+    spliced = [event for event in tape.events() if isinstance(event, e.Finished) and event.spans > 1]
+    if schedule.splices is None:
+        assert not spliced
+        assert not any(isinstance(command, e.Pause | e.Continue) for command in tape.commands())
+        assert all(len(versions) == 1 for versions in tape.versions().values())
+    if schedule.bounded:
+        assert all(0 <= age <= BOUNDS.get(shape["name"], shape["bound"]) for age in tape.staleness())
+
+
+LONG = {"seed": 1, "bound": 2, "groups": 4, "lanes": 2, "slots": 8, "learn": 8.0, "versions": 3}
+
+
+@pytest.mark.parametrize("name", ["partial", "in-flight"])
+def test_splicing_schedules_do_splice(name: str) -> None:
+    _, tape, _ = run({"name": name, **LONG})
+    spans = [event.spans for event in tape.events() if isinstance(event, e.Finished)]
+    assert max(spans) > 1
+    continued = [command for command in tape.commands() if isinstance(command, e.Continue)]
+    assert {command.keep_cache for command in continued} == {name == "in-flight"}
+
+
+def test_partial_stands_still_while_it_trains_and_in_flight_never() -> None:
+    _, tape, _ = run({"name": "partial", **LONG})
+    training = False
+    for event, _, commands in tape.rows:
+        if isinstance(event, e.Trained):
+            training = False
+        for command in commands:
+            assert not (training and isinstance(command, e.Generate | e.Continue))
+            training = training or isinstance(command, e.Train)
+    assert any(isinstance(command, e.Pause) for command in tape.commands())
+    _, tape, _ = run({"name": "in-flight", **LONG})
+    assert not any(isinstance(command, e.Pause) for command in tape.commands())
+
+
+def test_one_step_off_samples_each_batch_under_one_version_while_the_last_one_trains() -> None:
+    """Slots fewer than the batch: later groups of it start after a publish, and still under the batch's version."""
+    _, tape, _ = run({"name": "one-step-off", **LONG, "slots": 2, "lanes": 1, "learn": 3.0})
+    versions = tape.versions()
+    by_iteration: dict[int, set[int]] = {}
+    for iteration, group in tape.consumed():
+        by_iteration.setdefault(iteration, set()).update(versions[group])
+    ages = {iteration: [iteration - version for version in found] for iteration, found in by_iteration.items()}
+    assert all(len(found) == 1 for found in ages.values())
+    assert ages[0] == [0]
+    assert sum(ages[i] == [1] for i in range(1, 12)) >= 9, "a slow weight load may let the next publish in"

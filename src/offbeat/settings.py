@@ -45,7 +45,7 @@ class ModelSettings(Section):
 
     path: str = ""
     preset: Literal["nano", "micro"] = "nano"
-    warm_start_target: float = Field(0.14, ge=0, le=1)
+    warm_start_target: float = Field(0.17, ge=0, le=1)
     """The supervised phase ends once greedy exact match reaches this share. Presets only."""
     warm_start_max_steps: Positive = 1500
     warm_start_learning_rate: float = Field(2e-3, gt=0)
@@ -56,7 +56,7 @@ class RolloutSettings(Section):
     """How responses are sampled. All of it is part of what the behaviour policy is."""
 
     lanes: int = Field(1, ge=1, le=64)
-    slots: int = Field(128, ge=1, le=4096)
+    slots: int = Field(64, ge=1, le=4096)
     max_new_tokens: Positive = 168
     context: Positive = 192
     """Longest prompt + response in tokens."""
@@ -94,7 +94,7 @@ class ScheduleSettings(Section):
 class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
-    iterations: Positive = 500
+    iterations: Positive = 600
     learning_rate: float = Field(5e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
     final_learning_rate_share: float = Field(0.1, ge=0, le=1)
@@ -118,7 +118,7 @@ class RunSettings(Section):
 
     seed: Count = 0
     threads: Positive = 1
-    evaluate_every: Count = 50
+    evaluate_every: Count = 100
     """Held-out evaluation every so many iterations; 0: before and after only."""
     time_limit_seconds: Seconds | None = None
     lease_seconds: Seconds = 60.0

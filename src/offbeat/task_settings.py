@@ -35,7 +35,7 @@ class CountingTask(Section):
     name: Literal["counting"] = "counting"
     min_count: int = Field(3, ge=1, le=52)
     max_count: int = Field(40, ge=1, le=52)
-    tail: float = Field(3.0, gt=1, le=10)
+    tail: float = Field(3.5, gt=1, le=10)
     """Exponent of the number of numbers n in the answer: P(n) ~ n^-tail, min_count <= n <= max_count."""
     max_start: int = Field(99, ge=1, le=9999)
     max_step: int = Field(3, ge=1, le=999)

@@ -146,3 +146,19 @@ def test_a_full_disk_is_one_line_and_resumes_once_there_is_room(small_disk: Path
     process.communicate(timeout=60)
     found = trial.verify()
     assert found["c2_lost"] == found["c2_consumed_twice"] == found["c1_violations"] == found["c3_violations"] == 0
+
+
+@pytest.mark.parametrize("schedule", ["one-step-off", "partial", "in-flight"])
+def test_other_schedules_lose_nothing_either(trial: Trial, schedule: str) -> None:
+    """C2 under every schedule: a lane, the learner and the main process killed, then resumed."""
+    process = trial.begin("learner.iterations=60", f"schedule.name={schedule}")
+    for kind in ("lane", "learner"):
+        trial.wait_for_version(trial.version() + 3 if trial.version() > 0 else 3, process)
+        worker(process, kind).kill()
+    trial.wait_for_version(trial.version() + 2, process)
+    kill(process)
+    result = finish(trial.resume())
+    assert (result["iterations"], result["lost"], result["consumed_twice"]) == (60, 0, 0)
+    found = trial.verify(10)
+    assert (found["c2_lost"], found["c2_consumed_twice"], found["trajectories"]) == (0, 0, 16 * 60)
+    assert found["max_logprob_error"] is None or found["max_logprob_error"] < 1e-4

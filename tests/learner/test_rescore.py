@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,8 +14,9 @@ from offbeat.errors import InvariantError, WeightsError
 from offbeat.learner.rescore import Rescorer, rescore
 from offbeat.learner.step import PolicyLearner
 from offbeat.ports import Sampling
-from offbeat.records import Batch, Trajectory
+from offbeat.records import Batch, Span, Trajectory
 from tests.learner.conftest import settings
+from tests.reference import grpo
 
 MakeBatch = Callable[..., Batch]
 
@@ -50,6 +53,38 @@ def test_other_weights_or_another_sampling_show(model_dir: Path, tmp_path: Path,
     same = Rescorer(model_dir, model_dir / "model.safetensors")
     found = same.behaviour_logprobs(prompt, trajectory, Sampling(temperature=0.5))
     assert max(abs(a - b) for a, b in zip(found, stated, strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.7), Sampling(top_k=5)], ids=str)
+def test_every_span_under_its_own_weights_with_all_before_it_as_context(
+    model_dir: Path, tmp_path: Path, sample_batch: MakeBatch, reference_logits: Any, sampling: Sampling
+) -> None:
+    """The oracle is plain `transformers`, one position after the other, with the weights of the span's version."""
+    learner = PolicyLearner.open(model_dir, settings())
+    learner.step(sample_batch())
+    learner.save(tmp_path)
+    shutil.copy(model_dir / "config.json", tmp_path)
+    weights = {3: model_dir, 4: tmp_path}
+    prompt, tokens = (5, 9, 7), (4, 11, 3, 8, 8, 15, 6)
+    spans = []
+    for version, start, end in ((3, 0, 2), (4, 2, 6), (4, 6, 7)):
+        logprobs, supports = [], []
+        for position in range(start, end):
+            last = reference_logits(weights[version], prompt + tokens[:position])[-1]
+            kept = grpo.kept_ids(last, sampling.temperature, sampling.top_k, sampling.top_p)
+            kept = tuple(sorted({*kept, tokens[position]})) if sampling.top_k else tuple(range(len(last)))
+            logprobs.append(grpo.logprob(last, tokens[position], sampling.temperature, kept))
+            supports.append(kept)
+        spans.append(Span(version, tokens[start:end], tuple(logprobs), tuple(supports) if sampling.top_k else None))
+    trajectory = Trajectory(1, 0, tuple(spans), "stop")
+    stated = {3: spans[0].behaviour_logprobs, 4: spans[1].behaviour_logprobs + spans[2].behaviour_logprobs}
+    rescorers = {version: Rescorer(where, where / "model.safetensors") for version, where in weights.items()}
+    for version, rescorer in rescorers.items():
+        found = rescorer.logprobs_of_version(prompt, trajectory, sampling, version)
+        assert found == pytest.approx(stated[version], abs=2e-5)
+        assert rescorer.logprobs_of_version(prompt, trajectory, sampling, 9) == []
+    wrong = rescorers[3].logprobs_of_version(prompt, trajectory, sampling, 4)
+    assert max(abs(a - b) for a, b in zip(wrong, stated[4], strict=True)) > 1e-3
 
 
 def test_unusable_trajectories_and_weights_are_refused(

@@ -34,6 +34,7 @@ def settings(**schedule: object) -> Settings:
 def run_of(rows: Sequence[tuple[e.Event, float, Sequence[e.Command]]], chosen: Settings) -> Run:
     """A run as it would be read, with sound payloads for all that finished and was scored."""
     records, prompts, payloads = [], {}, {}
+    versions = span_versions(rows)
     for seq, (event, now, commands) in enumerate(rows, start=1):
         if isinstance(event, e.Trained):
             report = msgspec.structs.replace(event.report, iteration=event.version - 1, trajectories=BATCH)
@@ -41,11 +42,34 @@ def run_of(rows: Sequence[tuple[e.Event, float, Sequence[e.Command]]], chosen: S
         records.append(Record(seq, now, event, tuple(commands)))
         if isinstance(event, e.Finished):
             key = (event.trajectory_id, event.attempt)
-            payloads[key] = PayloadFacts((event.version,), event.tokens, event.tokens, True, event.finish_reason, key)
+            spans, tokens = versions[key], event.tokens
+            payloads[key] = PayloadFacts(spans, tokens, tokens, True, event.finish_reason, key)
         for command in commands:
             if isinstance(command, e.Generate):
                 prompts[command.group_id] = PromptFacts(command.prompt_id, "running-sum", "1+2=", "3", 4)
     return Run(Path("run"), {}, chosen, tuple(records), prompts, payloads)
+
+
+def span_versions(
+    rows: Sequence[tuple[e.Event, float, Sequence[e.Command]]],
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    """The versions of every finished attempt's spans: that of its first token, then of each later Continue."""
+    continues: dict[int, list[int]] = {}
+    asked: dict[tuple[int, int], int] = {}
+    found = {}
+    for event, _, commands in rows:
+        if isinstance(event, e.Finished):
+            key = (event.trajectory_id, event.attempt)
+            later = continues.get(event.lane, [])[asked.get(key, 0) :]
+            found[key] = (event.version, *sorted({v for v in later if v > event.version}))
+            assert len(found[key]) == event.spans
+        for command in commands:
+            if isinstance(command, e.Continue):
+                continues.setdefault(command.lane, []).append(command.version)
+            if isinstance(command, e.Generate):
+                named = zip(command.trajectory_ids, command.attempts, strict=True)
+                asked |= dict.fromkeys(named, len(continues.get(command.lane, [])))
+    return found
 
 
 def rows_of(seed: int, chosen: Settings, faults: bool, kills: int = 0) -> list[tuple[e.Event, float, list[e.Command]]]:
@@ -80,6 +104,18 @@ def good_run() -> Run:
     assert found.outcome == "finished"
     assert found.conservation.quarantined
     assert any(attempt > 0 for command in commands(run, e.Generate) for attempt in command.attempts)
+    return run
+
+
+@functools.cache
+def spliced_run(schedule: str = "partial") -> Run:
+    """A finished run of a schedule that does not promise C1, with lost lanes, restarts and a resume."""
+    chosen = settings(name=schedule)
+    run = run_of(rows_of(3, chosen, faults=True, kills=1), chosen)
+    found = audit(run)
+    assert found.ok, found.evidence
+    assert found.outcome == "finished"
+    assert found.breaches["c1"]
     return run
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from offbeat.records import Prompt, Span, Trajectory
 from offbeat.report.read import DATABASE
 from offbeat.settings import Settings
 from offbeat.testing.fake_world import FakeWorld
+from tests.report.audited_run import span_versions
 from tests.report.editable_run import small_settings, step_report
 
 Happening = tuple[e.Event, float, list[e.Command]]
@@ -109,11 +111,12 @@ def _write(log: RunLog, rows: Sequence[Happening], settings: Settings, rng: rand
     rewards: dict[tuple[int, int], float] = {}
     batch: e.Train | None = None
     version = 0
+    versions = span_versions(rows)
     for event, now, commands in rows:
         match event:
             case e.Finished():
                 tokens[event.trajectory_id, event.attempt] = event.tokens
-                log.add_trajectory(_trajectory(event, rng))
+                log.add_trajectory(_trajectory(event, versions[event.trajectory_id, event.attempt], rng))
             case e.Scored():
                 event = msgspec.structs.replace(event, reward=float(rng.random() < _skill(version)))
                 rewards[event.trajectory_id, event.attempt] = event.reward
@@ -147,8 +150,13 @@ def _skill(version: int) -> float:
     return 0.85 - 0.7 * 0.97**version
 
 
-def _trajectory(event: e.Finished, rng: random.Random) -> Trajectory:
+def _trajectory(event: e.Finished, versions: tuple[int, ...], rng: random.Random) -> Trajectory:
+    """Tokens shared out evenly among the spans."""
     ids = tuple(rng.randrange(10) for _ in range(event.tokens))
-    span = Span(event.version, ids, tuple(-rng.random() for _ in ids))
-    text = "".join(map(str, ids))
-    return Trajectory(event.trajectory_id, event.attempt, (span,), event.finish_reason, text)
+    logprobs = tuple(-rng.random() for _ in ids)
+    ends = [len(ids) * i // len(versions) for i in range(len(versions) + 1)]
+    spans = tuple(
+        Span(version, ids[start:end], logprobs[start:end])
+        for version, (start, end) in zip(versions, pairwise(ends), strict=True)
+    )
+    return Trajectory(event.trajectory_id, event.attempt, spans, event.finish_reason, "".join(map(str, ids)))

@@ -70,6 +70,13 @@ def test_c1_payload_of_several_spans(good: Run) -> None:
     assert audit(with_payload(good, key, span_versions=(version, version + 1))).breaches["c1"] == 1
 
 
+def test_c1_finished_in_several_spans(good: Run) -> None:
+    heard = accepted(good, consumed_key(good), e.Finished)
+    found = audit(change(good, event=only(heard, set_to(spans=2))))
+    assert found.breaches["c1"] == 1
+    says(found, "c1", f"trajectory {heard.trajectory_id},", "2 spans")
+
+
 def test_c2_lost_when_finished(good: Run) -> None:
     """A group that was issued and quietly forgotten: its Quarantine never was."""
     dropped = commands(good, e.Quarantine)[0]

@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM
 
 from offbeat import events as e
 from offbeat.errors import WeightsError
-from offbeat.records import Trajectory
+from offbeat.records import Span, Trajectory
+from offbeat.report import recompute as module
 from offbeat.report.audit import audit
-from offbeat.report.read import read_run
+from offbeat.report.read import read_run, read_trajectories
 from offbeat.report.recompute import kept_weights, recompute
 from tests.learner.conftest import save_model
 from tests.reference import grpo
@@ -81,6 +82,32 @@ def copy(honest: tuple[EditableRun, Path], tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def spliced(made: EditableRun, directory: Path, schedule: str) -> set[tuple[int, int]]:
+    """Write the run again as one of another schedule, every third trajectory of version 2 gone on under version 5.
+
+    Returns the (trajectory_id, attempt) of those, of two spans each, true to the version that sampled each.
+    """
+    models = {
+        version: AutoModelForCausalLM.from_pretrained(directory / "versions" / f"{version:06d}", dtype=torch.float32)
+        for version in KEPT
+    }
+    payloads, several = dict(made.payloads), set()
+    for key, trajectory in made.payloads.items():
+        half = len(trajectory.token_ids) // 2
+        if trajectory.version != KEPT[0] or key[0] % 3 or not half:
+            continue
+        prompt = made.prompt_ids[key[0] // made.settings.schedule.group_size]
+        parts = []
+        for version, part in zip(KEPT, (slice(None, half), slice(half, None)), strict=True):
+            told = oracle(models[version].eval(), prompt, trajectory, made).spans[0]
+            parts.append(Span(version, told.token_ids[part], told.behaviour_logprobs[part]))
+        payloads[key] = msgspec.structs.replace(trajectory, spans=tuple(parts))
+        several.add(key)
+    settings = small_settings(rollout__temperature=made.settings.rollout.temperature, schedule__name=schedule)
+    EditableRun(settings, made.rows, payloads, made.rewards, made.prompt_ids).write(directory)
+    return several
+
+
 def consumed_of_kept(made: EditableRun, size: int) -> int:
     """Consumed trajectories of the kept versions, counted from the commands."""
     versions, trained = {}, set()
@@ -108,6 +135,58 @@ def test_cut_distributions_agree(tmp_path: Path) -> None:
     _, directory = with_weights(tmp_path, top_k=4)
     done, error = recompute(read_run(directory), 12, seed=1)
     assert done == 12
+    assert error is not None
+    assert error < 1e-4
+
+
+def test_each_of_several_spans_is_computed_by_its_own_version(
+    honest: tuple[EditableRun, Path], copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = honest
+    several = spliced(made, copy, "partial")
+    assert several
+    run = read_run(copy)
+    done, error = recompute(run, 10_000, seed=0)
+    assert done == consumed_of_kept(made, made.settings.schedule.group_size)
+    assert error is not None
+    assert error < 1e-4
+    monkeypatch.setattr(module, "_is_whole", lambda payload: len(payload.span_versions) == 2)
+    assert 0 < recompute(run, 10_000, seed=0)[0] <= len(several)
+    shutil.rmtree(copy / "versions" / "000005")
+    assert recompute(run, 10_000, seed=0) == (0, None), "one of the two versions is not kept"
+
+
+def test_a_span_of_another_version_than_it_says_shows(honest: tuple[EditableRun, Path], copy: Path) -> None:
+    made, _ = honest
+    several = spliced(made, copy, "partial")
+    lies = dict(read_payloads(copy))
+    for key in several:
+        first, second = lies[key].spans
+        swapped = (first, msgspec.structs.replace(second, version=2))
+        lies[key] = msgspec.structs.replace(lies[key], spans=swapped)
+    settings = read_run(copy).settings
+    EditableRun(settings, made.rows, lies, made.rewards, made.prompt_ids).write(copy)
+    _, error = recompute(read_run(copy), 10_000, seed=0)
+    assert error is not None
+    assert error > 0.01
+
+
+def read_payloads(directory: Path) -> dict[tuple[int, int], Trajectory]:
+    run = read_run(directory)
+    return dict(zip(run.payloads, read_trajectories(run, run.payloads), strict=True))
+
+
+@pytest.mark.parametrize("schedule", ["in-flight", "multi-version"])
+def test_several_spans_cannot_be_computed_where_no_schedule_prefilled_again(
+    honest: tuple[EditableRun, Path], copy: Path, schedule: str
+) -> None:
+    made, _ = honest
+    several = spliced(made, copy, schedule)
+    size = made.settings.schedule.group_size
+    consumed = {g for row in made.rows for c in row.commands if isinstance(c, e.Train) for g in c.group_ids}
+    attempts = {(t, a) for t, a in several if t // size in consumed and (t, a + 1) not in made.payloads}
+    done, error = recompute(read_run(copy), 10_000, seed=0)
+    assert done == consumed_of_kept(made, size) - len(attempts)
     assert error is not None
     assert error < 1e-4
 

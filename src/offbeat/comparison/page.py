@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from offbeat.comparison.measures import Measures
 from offbeat.comparison.result import Entry, equal_wall_clock, speedup
-from offbeat.comparison.table import COLUMNS
+from offbeat.comparison.table import ROWS
 from offbeat.report.page import document, section
 from offbeat.report.read import Run
 from offbeat.report.sections import card, table
@@ -57,17 +57,13 @@ def html(found: list[Entry], runs: dict[str, Run], warmup: int) -> str:
 
 def _table(found: list[Entry]) -> str:
     walls = equal_wall_clock(found)
-    head = [*(heading for heading, _, _ in COLUMNS), "reward, equal time", "threads", "schedule"]
-    rows = [
-        [
-            *(_cell(entry, name, form) for _, name, form in COLUMNS),
-            "–" if walls[entry.schedule] is None else f"{walls[entry.schedule]:.3f}",
-            str(entry.threads),
-            entry.schedule,
-        ]
-        for entry in found
-    ]
-    body = table(head, rows, numbers=len(head) - 1)
+    head = [*(entry.schedule for entry in found), ""]
+    rows = [[*(_cell(entry, name, form) for entry in found), heading.strip()] for heading, name, form in ROWS]
+    rows.append(
+        ["–" if walls[e.schedule] is None else f"{walls[e.schedule]:.3f}" for e in found] + ["reward, equal time"]
+    )
+    rows.append([*(str(entry.threads) for entry in found), "threads a worker"])
+    body = table(head, rows, numbers=len(found)).replace('class="scroll"', "")
     return f'<section class="card full"><p class="caption">{escape(DEFINITIONS)}</p>{body}</section>'
 
 
@@ -135,7 +131,7 @@ def _timeline(name: str, run: Run) -> str:
         go.Scattergl(x=x, y=y, mode="lines", line={"width": 2, "color": VERSION_CYCLE[colour]}, showlegend=False)
         for colour, (x, y) in sorted(lines.items())
     ]
-    chart = spec(traces, "seconds", "slots; learner below", height=260, hovermode=False)
+    chart = spec(traces, "seconds", "slots; learner below", height=260, hovermode=False, xaxis_range=[0, end - start])
     caption = f"{WINDOW_ITERATIONS} iterations in the middle of the run; colours are versions, the learner lies below."
     return card(Figure(f"timeline-{name}", name, caption, chart, size="full"))
 

@@ -1,4 +1,4 @@
-"""The comparison for the terminal: one row a schedule, the numbers people ask for first."""
+"""The comparison for the terminal: one column a schedule, one row a number, so that it fits a narrow window."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ from rich.table import Table
 
 from offbeat.comparison.result import Entry, equal_wall_clock, speedup
 
-COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("traj/s", "trajectories_per_second", ".0f"),
-    ("bound", "bound", ".0f"),
-    ("tok/s", "tokens_per_second", ",.0f"),
-    ("iter s", "iteration_seconds", ".3f"),
-    ("learner s", "learner_seconds", ".3f"),
-    ("rollout only s", "rollout_only_seconds", ".3f"),
+ROWS: tuple[tuple[str, str, str], ...] = (
+    ("trajectories/s", "trajectories_per_second", ".0f"),
+    ("  learner bound", "bound", ".0f"),
+    ("tokens/s", "tokens_per_second", ",.0f"),
+    ("iteration, s", "iteration_seconds", ".3f"),
+    ("  learner, s", "learner_seconds", ".3f"),
+    ("  rollout only, s", "rollout_only_seconds", ".3f"),
     ("slots busy", "slots_busy", ".2f"),
-    ("bubble", "bubble", ".2f"),
-    ("stale", "staleness_mean", ".2f"),
-    ("max", "staleness_max", ".0f"),
+    ("bubble of lengths", "bubble", ".2f"),
+    ("staleness, mean", "staleness_mean", ".2f"),
+    ("staleness, max", "staleness_max", ".0f"),
     ("spans", "spans_per_trajectory", ".2f"),
-    ("reward", "reward_final", ".3f"),
+    ("evicted", "evicted", ".0f"),
+    ("length trained on", "trained_length", ".1f"),
+    ("length finished", "finished_length", ".1f"),
+    ("reward at the end", "reward_final", ".3f"),
 )
 """Heading, measure, format."""
 
 
 def table(found: list[Entry]) -> Table:
-    """Medians over repeats. `bound` is what the learner alone would allow."""
+    """Medians over repeats. `learner bound`: trajectories a second if the learner never waited."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("schedule")
-    drawn.add_column("threads", justify="right")
-    drawn.add_column(f"{found[0].schedule} is faster by", justify="right")
-    for heading, _, _ in COLUMNS:
-        drawn.add_column(heading, justify="right")
-    drawn.add_column("reward, equal time", justify="right")
-    walls = equal_wall_clock(found)
+    drawn.add_column("")
     for entry in found:
-        ratio = "" if entry is found[0] else f"{speedup(found[0], entry):.2f}x"
-        values = [format(entry.median(name), form) for _, name, form in COLUMNS]
-        wall = walls[entry.schedule]
-        drawn.add_row(entry.schedule, str(entry.threads), ratio, *values, "–" if wall is None else format(wall, ".3f"))
+        drawn.add_column(entry.schedule, justify="right")
+    first = found[0]
+    drawn.add_row(f"{first.schedule} ÷", *("" if e is first else f"{speedup(first, e):.2f}" for e in found))
+    drawn.add_row("threads a worker", *(str(entry.threads) for entry in found))
+    for heading, name, form in ROWS:
+        drawn.add_row(heading, *(format(entry.median(name), form) for entry in found))
+    walls = equal_wall_clock(found)
+    drawn.add_row("… equal time", *(_or_dash(walls[entry.schedule]) for entry in found))
     return drawn
+
+
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -18,7 +18,9 @@ class Health(Enum):
 
 
 class Lane:
-    """One rollout unit: `held` maps the trajectories it has (running or queued there) to their members."""
+    """One rollout unit: `held` maps the trajectories it has (running or queued there) to their members, `using` counts
+    them by version. Both change through `take`, `let_go` and `switch` only.
+    """
 
     __slots__ = (
         "decoded",
@@ -34,6 +36,7 @@ class Lane:
         "paused",
         "progress_at",
         "slots",
+        "using",
     )
 
     def __init__(self, lane: int) -> None:
@@ -46,6 +49,7 @@ class Lane:
         self.health = health
         self.slots = 0
         self.held: dict[int, Member] = {}
+        self.using: dict[int, int] = {}
         self.loaded: set[int] = set()
         self.loading: set[int] = set()
         self.evaluating: set[int] = set()
@@ -54,6 +58,28 @@ class Lane:
         self.owes_since: float | None = None
         self.decoded = 0
         self.paused = False
+
+    def take(self, member: Member) -> None:
+        self.held[member.trajectory_id] = member
+        self.using[member.version] = self.using.get(member.version, 0) + 1
+
+    def let_go(self, trajectory_id: int) -> bool:
+        """Forget a trajectory if it is held; whether that was the last one of its version."""
+        member = self.held.pop(trajectory_id, None)
+        if member is None:
+            return False
+        left = self.using[member.version] - 1
+        if left:
+            self.using[member.version] = left
+        else:
+            del self.using[member.version]
+        return not left
+
+    def switch(self, version: int) -> None:
+        """All that is held is of this version from now on."""
+        for member in self.held.values():
+            member.version = version
+        self.using = {version: len(self.held)} if self.held else {}
 
     @property
     def free(self) -> int:
@@ -75,5 +101,5 @@ class Lane:
 
     def idle_versions(self) -> set[int]:
         """Loaded versions that nothing on this lane uses, its newest one excepted."""
-        used = {member.version for member in self.held.values()} | self.evaluating
-        return {v for v in self.loaded if v not in used and v != self.newest}
+        newest = self.newest
+        return {v for v in self.loaded if v not in self.using and v not in self.evaluating and v != newest}

@@ -37,7 +37,7 @@ def turn_over_versions(lane: Lane, wanted: set[int], target: int, live_versions:
 
 def _make_room(lane: Lane, wanted: set[int], commands: list[Command]) -> bool:
     """Give up the lane's newest version too if nothing on it runs: a lane may be bound to one version only."""
-    used = {m.version for m in lane.held.values()} | lane.evaluating | wanted
+    used = lane.using.keys() | lane.evaluating | wanted
     for version in sorted(lane.loaded - used):
         lane.loaded.discard(version)
         commands.append(UnloadVersion(lane.lane, version))
@@ -51,7 +51,7 @@ def send(
     """Dispatch waiting members of one group to a lane that holds `version`: the group's own, under C1."""
     for member in members:
         ledger.dispatch(member, version, lane.lane, now + leases.seconds)
-        lane.held[member.trajectory_id] = member
+        lane.take(member)
         leases.grant(member)
     return Generate(
         lane=lane.lane,
@@ -100,10 +100,9 @@ def continue_under(lanes: list[Lane], version: int, keep_cache: bool) -> list[Co
     """Let all that is held go on under `version`, wherever it is loaded and something is of another or stands still."""
     commands: list[Command] = []
     for lane in lanes:
-        behind = [member for member in lane.held.values() if member.version != version]
+        behind = lane.using.keys() - {version}
         if version in lane.loaded and (behind or lane.paused):
             lane.paused = False
-            for member in behind:
-                member.version = version
+            lane.switch(version)
             commands.append(Continue(lane.lane, version, keep_cache))
     return commands

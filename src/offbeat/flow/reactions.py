@@ -51,6 +51,7 @@ def lane_ready(s: Scheduler, event: e.LaneReady) -> list[e.Command]:
     lane = s.lanes[event.lane]
     lane.clear(Health.READY, s.now)
     lane.slots = event.slots
+    s.vacant.add(event.lane)
     s.progressed()
     return []
 
@@ -62,6 +63,7 @@ def lane_lost(s: Scheduler, event: e.LaneLost) -> list[e.Command]:
 def version_loaded(s: Scheduler, event: e.VersionLoaded) -> list[e.Command]:
     lane = s.lanes[event.lane]
     lane.heard_at = s.now
+    s.stir(event.lane)
     if event.version in lane.loading:
         lane.loading.discard(event.version)
         lane.loaded.add(event.version)
@@ -73,6 +75,7 @@ def progress(s: Scheduler, event: e.Progress) -> list[e.Command]:
     """Renew leases: of what advanced, and of what queues in a lane that advances."""
     lane = s.lanes[event.lane]
     lane.heard_at = s.now
+    s.stirred.clear()
     if event.decoded <= lane.decoded:
         return []
     lane.decoded = event.decoded
@@ -96,7 +99,11 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
             f" was sampled by version {event.version} in {event.spans} spans"
         )
     lane = s.lanes[event.lane]
-    del lane.held[event.trajectory_id]
+    if lane.let_go(event.trajectory_id):
+        s.stir(event.lane)
+    else:
+        s.stirred.clear()
+    s.vacant.add(event.lane)
     lane.losses = 0
     lane.progress_at = lane.heard_at = s.now
     s.ledger.finish(member)
@@ -115,6 +122,7 @@ def prompt_rejected(s: Scheduler, event: e.PromptRejected) -> list[e.Command]:
 
 
 def scored(s: Scheduler, event: e.Scored) -> list[e.Command]:
+    s.stirred.clear()
     member = _current(s, event.trajectory_id, event.attempt, Status.FINISHED)
     if member:
         s.ledger.score(member)
@@ -192,6 +200,7 @@ def _evaluation_over(s: Scheduler, version: int) -> None:
 
 
 def tick(s: Scheduler, event: e.Tick) -> list[e.Command]:
+    s.stirred.clear()
     return []
 
 

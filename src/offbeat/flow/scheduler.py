@@ -59,6 +59,11 @@ class Scheduler:
         self.evaluations: dict[int, int | None] = {}
         self.evaluation_asked: set[int] = set()
         self.live_versions = {0}
+        self.vacant: set[int] = set()
+        """Lanes that may have free slots: no other has."""
+        self.stirred: set[int] = set()
+        """Lanes of which something changed that the placing of versions, splicing or retirement depend on."""
+        self.listened_at = 0.0
         self.quarantined_in_a_row = 0
         self.progress_at = 0.0
         self.now = 0.0
@@ -69,6 +74,7 @@ class Scheduler:
         if self.stopped and (self.stopped.outcome == "finished" or not isinstance(event, Opened)):
             return []
         self.now = max(self.now, now)
+        self.stir()
         commands = REACTIONS[type(event)](self, event)
         if not self.stopped:
             commands += self._watch()
@@ -83,11 +89,7 @@ class Scheduler:
 
     def _watch(self) -> list[Command]:
         """Leases, the time limit and the no-progress watchdog."""
-        commands: list[Command] = []
-        for lane in ready_lanes(self.lanes):
-            silence = lane.silent_for(self.now)
-            if silence >= self.plan.lease_seconds:
-                commands += self.lose_lane(lane, f"lane {lane.lane} said nothing for {silence:.0f} s")
+        commands = self._listen()
         for member in list(self.leases.expired(self.now)):
             if member.status is Status.RUNNING and member.group.group_id in self.ledger.live:
                 commands += self._lease_ran_out(member)
@@ -97,6 +99,18 @@ class Scheduler:
             self.goal = min(self.goal, self.window.newest + left)
         if self.now - self.progress_at > self.plan.stall_seconds:
             self.stop("failed", f"no progress for {self.plan.stall_seconds:.0f} s: {culprit(self)}")
+        return commands
+
+    def _listen(self) -> list[Command]:
+        """Lanes that owe an answer and say nothing, looked for sixteen times a lease."""
+        if self.now - self.listened_at < self.plan.lease_seconds / 16:
+            return []
+        self.listened_at = self.now
+        commands: list[Command] = []
+        for lane in ready_lanes(self.lanes):
+            silence = lane.silent_for(self.now)
+            if silence >= self.plan.lease_seconds:
+                commands += self.lose_lane(lane, f"lane {lane.lane} said nothing for {silence:.0f} s")
         return commands
 
     def _lease_ran_out(self, member: Member) -> list[Command]:
@@ -115,6 +129,10 @@ class Scheduler:
 
     # -- what reactions use ----------------------------------------------------------------------------------
 
+    def stir(self, *lanes: int) -> None:
+        """Look at these lanes only, all of them if none is named; a reaction narrows what `handle` begins with."""
+        self.stirred = set(lanes or range(len(self.lanes)))
+
     def progressed(self) -> None:
         self.progress_at = self.now
 
@@ -123,6 +141,7 @@ class Scheduler:
 
     def lose_lane(self, lane: Lane, reason: str) -> list[Command]:
         """Restart a lane's process; what it held waits to be restarted under its own version."""
+        self.stir()
         held = list(lane.held.values())
         lane.losses += 1
         lane.clear(Health.STARTING, self.now)
@@ -145,7 +164,9 @@ class Scheduler:
     def generation_failed(self, member: Member, reason: str, on_lane: bool = True) -> list[Command]:
         """An attempt failed: restart it, or quarantine its group when it failed too often."""
         if on_lane:
-            self.lanes[member.lane].held.pop(member.trajectory_id, None)
+            self.lanes[member.lane].let_go(member.trajectory_id)
+            self.vacant.add(member.lane)
+        self.stir()
         self.ledger.restart(member, failed=True)
         if member.failures < self.plan.max_attempts:
             return []
@@ -155,9 +176,11 @@ class Scheduler:
         commands: list[Command] = []
         for member in group.members:
             if member.status is Status.RUNNING:
-                self.lanes[member.lane].held.pop(member.trajectory_id, None)
+                self.lanes[member.lane].let_go(member.trajectory_id)
+                self.vacant.add(member.lane)
                 commands.append(Abort(member.lane, (member.trajectory_id,)))
         self.ledger.quarantine(group, reason)
+        self.stir()
         self.quarantined_in_a_row += 1
         commands.append(Quarantine(group.group_id, reason))
         if self.quarantined_in_a_row >= self.plan.max_quarantined_in_a_row:
@@ -168,6 +191,7 @@ class Scheduler:
         """Once per version; `evaluations` maps those under way to their lane, None while no lane has taken it."""
         if version not in self.evaluation_asked:
             self.evaluation_asked.add(version)
+            self.stir()
             self.evaluations[version] = None
 
     def score_command(self, member: Member) -> Score:
@@ -192,16 +216,19 @@ class Scheduler:
         reached = self.window.newest >= self.goal and not self.window.training
         if reached:
             self.ask_for_evaluation(self.window.newest)
-        lanes = ready_lanes(self.lanes)
         commands = self._train()
-        commands += self._turn_over(lanes)
-        commands += self._splice(lanes)
+        if commands:
+            self.stir()
+        if self.stirred:
+            lanes = ready_lanes(self.lanes[i] for i in sorted(self.stirred))
+            commands += self._turn_over(lanes)
+            commands += self._splice(lanes)
+            commands += self._evaluate()
+            commands += self._retire()
         if self.ledger.waiting:
             newest = self.window.newest if self.schedule.splices else None
-            commands += resend_waiting(self.ledger, self.leases, lanes, self.now, newest)
-        commands += self._issue(lanes)
-        commands += self._evaluate(lanes)
-        commands += self._retire()
+            commands += resend_waiting(self.ledger, self.leases, ready_lanes(self.lanes), self.now, newest)
+        commands += self._issue()
         if reached and not self.evaluations:
             self.stop("finished", f"{self.window.newest} iterations done")
         return commands
@@ -227,29 +254,36 @@ class Scheduler:
             return pause(lanes)
         return continue_under(lanes, self.window.newest, self.schedule.splices == "cache")
 
-    def _issue(self, lanes: list[Lane]) -> list[Command]:
+    def _issue(self) -> list[Command]:
         """Start new groups under the newest version of the roomiest lane, or the one the schedule pins, as far as the
-        schedule admits."""
+        schedule admits. What is not admitted under the newest version is admitted under no older one.
+        """
         commands: list[Command] = []
-        pinned = self.schedule.pins(self.window)
-        consumable = self.goal * self.plan.groups_per_batch
-        while (lane := roomiest(lanes, pinned)) is not None:
+        most = self.goal * self.plan.groups_per_batch + len(self.ledger.quarantined)
+        while self.ledger.issued < most and self.vacant:
+            pinned = self.schedule.pins(self.window)
+            if not self.schedule.admits(self.window, self.window.newest if pinned is None else pinned):
+                break
+            lane = self._roomiest(pinned)
+            if lane is None:
+                break
             version = lane.newest if pinned is None else pinned
             assert version is not None
-            if self.ledger.issued - len(self.ledger.quarantined) >= consumable:
-                break
             if not self.schedule.admits(self.window, version):
                 break
             group = self.ledger.issue(version)
             commands.append(send(self.ledger, self.leases, lane, version, group, group.members, self.now))
-            pinned = self.schedule.pins(self.window)
         return commands
 
-    def _evaluate(self, lanes: list[Lane]) -> list[Command]:
+    def _roomiest(self, version: int | None) -> Lane | None:
+        self.vacant = {lane for lane in self.vacant if self.lanes[lane].free > 0}
+        return roomiest([self.lanes[i] for i in sorted(self.vacant) if self.lanes[i].health is Health.READY], version)
+
+    def _evaluate(self) -> list[Command]:
         commands: list[Command] = []
         for version, where in self.evaluations.items():
-            lane = next((x for x in lanes if version in x.loaded), None) if where is None else None
-            if lane is not None:
+            lane = next((x for x in ready_lanes(self.lanes) if version in x.loaded), None)
+            if where is None and lane is not None:
                 self.evaluations[version] = lane.lane
                 lane.evaluating.add(version)
                 commands.append(Evaluate(lane.lane, version))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from offbeat.errors import InvariantError
 from offbeat.learner.batches import sample_of
 from offbeat.learner.checkpoint import load_weights
@@ -38,6 +40,26 @@ class Rescorer:
             )
         sample = sample_of(trajectory, tuple(prompt_ids), sampling, self._policy.vocabulary)
         return sample_logprobs(self._policy, sample, sampling.temperature or 1.0)
+
+    def logprobs_of_version(
+        self, prompt_ids: Sequence[int], trajectory: Trajectory, sampling: Sampling, version: int
+    ) -> list[float]:
+        """Log-probs of the tokens that `version` sampled, in order, these weights being that version's.
+
+        All that stands before them is context, computed by these weights too: what an engine states that computes
+        prompt and tokens again when another version takes over, not one that keeps the earlier keys and values.
+        Raises InvariantError where the trajectory is malformed.
+        """
+        spans = list(trajectory.spans)
+        while spans and spans[-1].version != version:
+            spans.pop()
+        if not spans:
+            return []
+        context = msgspec.structs.replace(trajectory, spans=tuple(spans))
+        sample = sample_of(context, tuple(prompt_ids), sampling, self._policy.vocabulary)
+        logprobs = sample_logprobs(self._policy, sample, sampling.temperature or 1.0)
+        versions = [span.version for span in spans for _ in span.token_ids]
+        return [logprob for logprob, of in zip(logprobs, versions, strict=True) if of == version]
 
 
 def rescore(

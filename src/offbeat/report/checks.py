@@ -1,7 +1,8 @@
 """The laws a run must have kept, one function each, with evidence for every breach.
 
 *C1* one version samples a trajectory; *C2* nothing issued is lost or consumed twice; *C3* nothing consumed is staler
-than the bound. Beside them: conservation, the order of versions, rewards, payloads.
+than the bound. Beside them: conservation, the order of versions, rewards, payloads. What holds without C1 is in
+`splices.py`.
 Every function reads the story and yields one `Breach` for each thing found. None knows the scheduler.
 """
 
@@ -10,28 +11,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from offbeat.report.laws import Breach, promised
 from offbeat.report.read import PayloadFacts, Run
+from offbeat.report.splices import of_several_versions, spliced_soundly
 from offbeat.report.story import Consumption, Story
-
-Law = Literal["c1", "lost", "consumed_twice", "c3", "conservation", "versions", "rewards", "payloads"]
-
-ONE_SPAN_SCHEDULES = {"sync", "multi-version"}
-
-
-@dataclass(frozen=True)
-class Breach:
-    """`count` trajectories (or versions) break a law; `evidence` says which, with sequence numbers of the log."""
-
-    law: Law
-    evidence: str
-    count: int = 1
 
 
 def c1_one_version(run: Run, story: Story) -> Iterator[Breach]:
-    """Every attempt at a trajectory, every Finished and every stored span is of the version it was issued under."""
+    """Every attempt at a trajectory, every Finished and every stored span is of the version it was issued under.
+
+    Where C1 is not promised: trajectories of several versions are counted, once each, and nothing else.
+    """
+    if "c1" not in promised(run.settings.schedule.name):
+        yield from of_several_versions(run, story)
+        return
     by_trajectory = defaultdict(list)
     for tries in story.dispatches.values():
         for dispatch in tries:
@@ -55,6 +49,8 @@ def c1_one_version(run: Run, story: Story) -> Iterator[Breach]:
             yield Breach(
                 "c1", f"{what} under version {event.version}, asked for {asked[0].version} (seq {asked[0].seq})"
             )
+        elif event.spans != 1:
+            yield Breach("c1", f"{what} in {event.spans} spans, one is promised")
     yield from _c1_spans(run, story)
 
 
@@ -71,7 +67,7 @@ def _c1_spans(run: Run, story: Story) -> Iterator[Breach]:
                 f"{what} has spans of versions {list(payload.span_versions)}, asked for {asked[0].version}"
                 f" (seq {asked[0].seq})",
             )
-        elif schedule in ONE_SPAN_SCHEDULES and len(payload.span_versions) != 1:
+        elif len(payload.span_versions) != 1:
             yield Breach("c1", f"{what} has {len(payload.span_versions)} spans; schedule {schedule} promises one")
 
 
@@ -98,7 +94,8 @@ def _why_lost(run: Run, story: Story, group_id: int) -> str:
     if left_out:
         return left_out
     published, bound = len(story.publishes), run.settings.schedule.staleness_bound
-    if published - story.first_dispatch[group_id].version > bound:
+    bounded = "c3" in promised(run.settings.schedule.name)
+    if bounded and published - story.first_dispatch[group_id].version > bound:
         return f"can never be consumed, the next batch is of iteration {published} (bound {bound})"
     for trajectory_id in story.members(group_id):
         heard = story.accepted.get(trajectory_id)
@@ -135,7 +132,7 @@ def c2_consumed_twice(run: Run, story: Story) -> Iterator[Breach]:
 
 
 def c3_bounded_staleness(run: Run, story: Story) -> Iterator[Breach]:
-    """0 <= iteration of the Train - version of the Generate <= bound."""
+    """0 <= iteration of the Train - version that sampled the first token <= bound."""
     bound = run.settings.schedule.staleness_bound
     for batch in story.consumptions:
         for group_id, attempts in zip(batch.train.group_ids, batch.train.attempts, strict=False):
@@ -145,12 +142,13 @@ def c3_bounded_staleness(run: Run, story: Story) -> Iterator[Breach]:
                 if not asked:
                     yield Breach("c3", f"{what} (seq {batch.train_seq}): no Generate names this attempt")
                     continue
-                staleness = batch.iteration - asked[0].version
+                version = story.version_of(trajectory_id, asked[0])
+                staleness = batch.iteration - version
                 if not 0 <= staleness <= bound:
                     yield Breach(
                         "c3",
                         f"{what} (seq {batch.train_seq}): staleness {staleness} is outside 0..{bound}, it was"
-                        f" generated under version {asked[0].version} (seq {asked[0].seq})",
+                        f" generated under version {version} (asked for at seq {asked[0].seq})",
                     )
 
 
@@ -267,4 +265,5 @@ CHECKS = (
     versions_in_order,
     rewards_scored,
     payloads_sound,
+    spliced_soundly,
 )

@@ -8,29 +8,30 @@ from itertools import pairwise
 import numpy as np
 import plotly.graph_objects as go
 
+from offbeat.report.laws import promised
 from offbeat.report.read import Run
 from offbeat.report.story import Story
 from offbeat.report.style import BLUE, GREY, RED, ROUND, Figure, spec
 
 
 def staleness_figure(run: Run, story: Story) -> Figure:
-    """Histogram of staleness at consumption, the bound marked."""
-    bound = run.settings.schedule.staleness_bound
+    """Histogram of staleness at consumption, the bound marked where it is promised."""
+    schedule = run.settings.schedule
+    bound = schedule.staleness_bound if "c3" in promised(schedule.name) else None
     title = "Staleness of what was trained on"
-    caption = (
-        f"How many publishes lay between sampling a trajectory and training on it; nothing may lie beyond the bound"
-        f" K = {bound}."
+    caption = "How many publishes lay between sampling a trajectory's first token and training on it;" + (
+        f" nothing may lie beyond the bound K = {bound}." if bound is not None else f" {schedule.name} has no bound."
     )
     stale = story.staleness
     if not stale:
         return Figure("staleness", title, caption, None)
     counts = Counter(stale)
-    x = list(range(min(0, *counts), max(bound, *counts) + 1))
+    x = list(range(min(0, *counts), max(bound or 0, *counts) + 1))
     shares = [counts[s] / len(stale) for s in x]
     bars = go.Bar(
         x=x,
         y=shares,
-        marker={"color": [BLUE if 0 <= s <= bound else RED for s in x]},
+        marker={"color": [BLUE if 0 <= s <= (x[-1] if bound is None else bound) else RED for s in x]},
         customdata=[counts[s] for s in x],
         hovertemplate="staleness %{x}: %{customdata:,} trajectories, %{y:.1%}<extra></extra>",
         text=[_share(share) for share in shares],
@@ -41,7 +42,7 @@ def staleness_figure(run: Run, story: Story) -> Figure:
         [bars],
         "staleness (publishes)",
         "share of trajectories",
-        [(bound + 0.5, f" bound K = {bound}")],
+        [] if bound is None else [(bound + 0.5, f" bound K = {bound}")],
         hovermode="closest",
         yaxis_tickformat=".0%",
         yaxis_range=[0, max(shares) * 1.18],

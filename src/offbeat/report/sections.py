@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from offbeat.report.audit import SENTENCES, Audit
+from offbeat.report.audit import Audit
 from offbeat.report.incidents import incident_rows
+from offbeat.report.laws import LAWS, SENTENCES, Law
 from offbeat.report.read import Run, read_trajectories
 from offbeat.report.story import Consumption, Story
 from offbeat.report.style import Figure
@@ -52,8 +53,8 @@ def header(run: Run, result: dict[str, Any], audited: Audit) -> str:
     )
     if audited.trajectories:
         lead += (
-            f" {audited.trajectories:,} trajectories were trained on, each sampled by one version, up to"
-            f" {audited.staleness.max} publishes earlier (bound {audited.staleness.bound})."
+            f" {audited.trajectories:,} trajectories were trained on, {_sampled_by(audited)}, up to"
+            f" {audited.staleness.max} publishes earlier ({_bound(audited)})."
         )
     stop = _last_words(run)
     return f"""<header>
@@ -63,6 +64,17 @@ def header(run: Run, result: dict[str, Any], audited: Audit) -> str:
 <p class="lead">{escape(lead)}{f" {escape(stop)}" if stop else ""}</p>
 <div class="tiles">{"".join(_tiles(run, result, audited))}</div>
 </header>"""
+
+
+def _sampled_by(audited: Audit) -> str:
+    if "c1" in audited.promised:
+        return "each sampled by one version"
+    spans = audited.spans_per_trajectory
+    return f"sampled in {spans:.2f} spans each on average" if spans and spans > 1 else "each in one span"
+
+
+def _bound(audited: Audit) -> str:
+    return f"bound {audited.staleness.bound}" if "c3" in audited.promised else "no bound promised"
 
 
 def _last_words(run: Run) -> str:
@@ -91,17 +103,19 @@ def _tiles(run: Run, result: dict[str, Any], audited: Audit) -> Iterable[str]:
     yield tile("trajectories per second", f"{rate:.1f}" if rate else "–", note)
     stale = audited.staleness
     if audited.trajectories:
-        yield tile("mean staleness", f"{stale.mean:.2f}", f"max {stale.max}, bound {stale.bound}")
+        yield tile("mean staleness", f"{stale.mean:.2f}", f"max {stale.max}, {_bound(audited)}")
     else:
-        yield tile("mean staleness", "–", f"bound {stale.bound}")
+        yield tile("mean staleness", "–", _bound(audited))
     yield tile("versions published", str(audited.versions), f"in {duration(run.wall_seconds)} of run time")
+    kept = [name for name, law in (("C1", "c1"), ("C2", "lost"), ("C3", "c3")) if law in audited.promised]
+    name = f"constraints {', '.join(kept)}" if len(kept) > 1 else f"constraint {kept[0]}"
     if audited.ok and not audited.conservation.issued:
-        yield tile("constraints C1, C2, C3", "–", "nothing was issued yet")
+        yield tile(name, "–", "nothing was issued yet")
         return
-    broken = sum(audited.breaches.values())
+    broken = sum(audited.breaches[law] for law in audited.broken)
     lost = f"{audited.breaches['lost']} lost, {audited.breaches['consumed_twice']} used twice"
     verdict = "kept" if audited.ok else f"{broken} broken"
-    yield tile("constraints C1, C2, C3", verdict, lost, "good" if audited.ok else "bad")
+    yield tile(name, verdict, lost, "good" if audited.ok else "bad")
 
 
 def _change(before: float | None, after: float | None) -> tuple[str, str]:
@@ -143,11 +157,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) 
 
 
 def audit_section(audited: Audit) -> str:
-    """Every law with its number of breaches, and the evidence for those broken."""
+    """Every law with its number of breaches, and the evidence for those promised and broken."""
     rows = "".join(
-        f'<tr><td>{escape(sentence)}</td><td class="number {"broken" if audited.breaches[law] else "zero"}">'
+        f'<tr><td>{escape(audited.sentence(law))}</td><td class="number {_count_class(audited, law)}">'
         f"{audited.breaches[law]}</td></tr>"
-        for law, sentence in SENTENCES.items()
+        for law in LAWS
     )
     c = audited.conservation
     sums = (
@@ -158,14 +172,19 @@ def audit_section(audited: Audit) -> str:
     if lengths.trained is not None and lengths.finished is not None:
         sums += f" Mean length {lengths.trained:.1f} tokens trained on, {lengths.finished:.1f} finished."
     evidence = "".join(
-        f"<h3>{escape(SENTENCES[law])}</h3><pre>{escape(chr(10).join(found))}</pre>"
-        for law, found in audited.evidence.items()
-        if found
+        f"<h3>{escape(SENTENCES[law])}</h3><pre>{escape(chr(10).join(audited.evidence[law]))}</pre>"
+        for law in audited.broken
     )
     return f"""<section class="card full"><h3>Audit</h3>
 <p class="caption">Told again from the log alone, by code that shares nothing with the scheduler. {escape(sums)}</p>
 <table><thead><tr><th>law</th><th class="number">breaches</th></tr></thead><tbody>{rows}</tbody></table>
 {evidence}</section>"""
+
+
+def _count_class(audited: Audit, law: Law) -> str:
+    if law not in audited.promised:
+        return "unpromised"
+    return "broken" if audited.breaches[law] else "zero"
 
 
 def incident_section(run: Run) -> str:

@@ -58,7 +58,7 @@ class Story:
     iteration (`trains_of`).
 
     `scores` holds what came for the accepted attempt, in order; the first one counts. `repeated` are dispatches of
-    a trajectory whose earlier attempt still ran or was accepted already.
+    a trajectory whose earlier attempt still ran or was accepted already. `continues` are (seq, version) by lane.
     """
 
     group_size: int
@@ -76,6 +76,7 @@ class Story:
     sessions: list[tuple[int, float, e.Opened]] = field(default_factory=list)
     stops: list[tuple[int, e.Stop]] = field(default_factory=list)
     repeated: list[tuple[Dispatch, str]] = field(default_factory=list)
+    continues: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     _running: dict[int, Dispatch] = field(default_factory=dict)
 
     def members(self, group_id: int) -> range:
@@ -97,16 +98,32 @@ class Story:
         stop = self.stops[-1] if self.stops else None
         return stop[1].outcome if stop and stop[0] >= opened else "running"
 
+    def version_of(self, trajectory_id: int, asked: Dispatch) -> int:
+        """The oldest version in a trajectory: that of its first token once it is accepted, else the one asked for."""
+        heard = self.accepted.get(trajectory_id)
+        return heard.event.version if heard and heard.event.attempt == asked.attempt else asked.version
+
+    @property
+    def consumed(self) -> list[tuple[Consumption, Dispatch]]:
+        """Every consumed trajectory that was asked for, in the order of consumption."""
+        return [
+            (batch, tries[-1])
+            for batch in self.consumptions
+            for group_id, attempts in zip(batch.train.group_ids, batch.train.attempts, strict=False)
+            for key in zip(self.members(group_id), attempts, strict=False)
+            if (tries := self.dispatches.get(key))
+        ]
+
     @property
     def staleness(self) -> list[int]:
         """Staleness of every consumed trajectory, in the order of consumption."""
-        return [
-            batch.iteration - self.first_dispatch[group_id].version
-            for batch in self.consumptions
-            for group_id in batch.train.group_ids
-            for _ in range(self.group_size)
-            if group_id in self.first_dispatch
-        ]
+        return [batch.iteration - self.version_of(asked.trajectory_id, asked) for batch, asked in self.consumed]
+
+    @property
+    def spans(self) -> list[int]:
+        """Number of spans of every consumed trajectory that was accepted."""
+        heard = (self.accepted.get(asked.trajectory_id) for _, asked in self.consumed)
+        return [h.event.spans for h in heard if h]
 
     # -- telling ---------------------------------------------------------------------------------------------
 
@@ -149,6 +166,8 @@ class Story:
             case e.Abort():
                 for trajectory_id in command.trajectory_ids:
                     self._running.pop(trajectory_id, None)
+            case e.Continue():
+                self.continues[command.lane].append((seq, command.version))
             case e.Train():
                 self.trains_of[command.iteration].append((seq, command))
             case e.Quarantine():

@@ -24,8 +24,8 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
     Keys: run, outcome, iterations, version, exact_match_before, exact_match_after (greedy, of version 0 and of the
     newest version evaluated), exact_match_sampled_before, exact_match_sampled_after, trajectories (consumed),
     trajectories_per_second, tokens_per_second (prompt and response tokens of consumed trajectories; the seconds run
-    from the first Generate to the last Trained), staleness {mean, max, bound} in publishes, lost, consumed_twice
-    (trajectories), wall_seconds, report.
+    from the first Generate to the last Trained), staleness {mean, max, bound} in publishes (bound None where the
+    schedule promises none), lost, consumed_twice (trajectories), wall_seconds, report.
     """
     audited = audited or audit(run)
     story = tell(run)
@@ -49,7 +49,7 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
         "staleness": {
             "mean": stale.mean if trajectories else None,
             "max": stale.max if trajectories else None,
-            "bound": stale.bound,
+            "bound": stale.bound if "c3" in audited.promised else None,
         },
         "lost": audited.breaches["lost"],
         "consumed_twice": audited.breaches["consumed_twice"],
@@ -114,7 +114,8 @@ def closing_words(result: Mapping[str, Any]) -> str:
         lines.append(f"{speed:.1f} trajectories/s" + (f", {tokens:,.0f} tokens/s" if tokens is not None else ""))
     stale = result["staleness"]
     if stale["mean"] is not None:
-        lines.append(f"staleness mean {stale['mean']:.2f}, max {stale['max']}, bound {stale['bound']}")
+        bound = "no bound" if stale["bound"] is None else f"bound {stale['bound']}"
+        lines.append(f"staleness mean {stale['mean']:.2f}, max {stale['max']}, {bound}")
     if result["lost"] or result["consumed_twice"]:
         broken = f"{result['lost']} lost, {result['consumed_twice']} consumed twice"
         lines.append(f"C2 IS BROKEN: {broken}; look into it with: offbeat verify {result['run']}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from offbeat import events as e
+from offbeat.report.laws import promised
 from offbeat.settings import Settings
 
 WINDOW = 16
@@ -24,7 +25,8 @@ class Tally:
 
     def __init__(self, settings: Settings) -> None:
         self.goal = settings.learner.iterations
-        self.bound = settings.schedule.staleness_bound
+        bounded = "c3" in promised(settings.schedule.name)
+        self.bound = settings.schedule.staleness_bound if bounded else None
         self.group_size = settings.schedule.group_size
         self.time_limit = settings.run.time_limit_seconds
         self.now = 0.0

@@ -44,7 +44,8 @@ def cells(tally: Tally) -> dict[str, str]:
         found["trajectories/s"] = f"{tally.trajectories_per_second:.1f}"
     found["live versions"] = _versions(tally.live_versions)
     if tally.staleness_mean is not None:
-        found["staleness"] = f"mean {tally.staleness_mean:.2f} max {tally.staleness_max} of {tally.bound}"
+        of = "" if tally.bound is None else f" of {tally.bound}"
+        found["staleness"] = f"mean {tally.staleness_mean:.2f} max {tally.staleness_max}{of}"
     busy, slots = tally.slots
     found["slots busy"] = f"{busy}/{slots}"
     if tally.seconds_left is not None:

@@ -1,0 +1,54 @@
+"""Who runs in a comparison, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from offbeat.comparison.compare import compare
+from offbeat.comparison.contestants import SCHEDULES, Order, thread_splits
+from offbeat.errors import SettingsError
+from offbeat.flow.schedules import SCHEDULES as KNOWN
+from offbeat.settings import Settings
+
+
+def test_every_schedule_takes_part_by_default() -> None:
+    assert set(SCHEDULES) == set(KNOWN)
+
+
+def test_schedules_that_take_turns_are_tried_with_all_cores() -> None:
+    assert {name: thread_splits(name, 4) for name in SCHEDULES if thread_splits(name, 4) != [1]} == {
+        "sync": [1, 4],
+        "partial": [1, 4],
+    }
+    assert thread_splits("sync", 1) == [1]
+
+
+def test_contestants_differ_in_schedule_threads_and_seed_only() -> None:
+    made = Order(None, ("learner.learning_rate=1e-3",), ("multi-version", "sync"), 20, repeats=2).contestants()
+    assert [(c.schedule, c.threads, c.settings.run.seed) for c in made] == [
+        ("multi-version", 1, 0), ("sync", 1, 0), ("sync", 2, 0), ("multi-version", 1, 1), ("sync", 1, 1), ("sync", 2, 1),
+    ]  # fmt: skip
+    base = made[0].settings
+    for contestant in made:
+        same = contestant.settings.model_copy(update={"schedule": base.schedule, "run": base.run})
+        assert same == base
+        assert contestant.settings.learner.iterations == 20
+        assert contestant.settings.learner.learning_rate == 1e-3
+        assert contestant.settings.run.evaluate_every == 0
+    assert len({contestant.name for contestant in made}) == len(made)
+    assert Settings().schedule.max_staleness == base.schedule.max_staleness
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (Order(None, (), ("sync", "sink")), "--schedules sink: unknown schedule"),
+        (Order(None, (), ("sync", "sync")), "--schedules sync: named twice"),
+        (Order(None, (), ("sync",), iterations=5), "--iterations 5: with --warmup 5"),
+        (Order(None, ("schedule.rollout_batch_size=384",)), "schedule.rollout_batch_size = 384 is more than"),
+    ],
+)
+def test_impossible_orders_write_nothing(order: Order, words: str, tmp_path) -> None:
+    with pytest.raises(SettingsError, match=words):
+        compare(tmp_path / "out", order, warmup=5, say=lambda words: None)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,42 @@
+"""`offbeat compare` as a whole: real processes, all schedules, the page in order, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from offbeat.comparison.contestants import SCHEDULES
+from offbeat.report.read import read_run
+from tests.faults.conftest import SMALL, policy  # noqa: F401
+
+pytestmark = pytest.mark.slow
+
+
+def compare(out: Path, model: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    overrides = [part for each in (f"model.path={model}", *SMALL) for part in ("--set", each)]
+    command = [sys.executable, "-m", "offbeat.cli", "compare", "--out", str(out), "--json", *overrides, *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=400)
+
+
+def test_all_schedules_side_by_side_then_again_from_what_is_there(policy: Path, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "compare"
+    done = compare(out, policy, "--iterations", "12", "--warmup", "2")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["schedules"]) == set(SCHEDULES)
+    for name, row in found["schedules"].items():
+        assert row["trajectories_per_second"] > 0
+        assert row["evicted"] == 0
+        run = read_run(out / f"{name}-{row['threads']}-threads-repeat-0")
+        assert run.settings.schedule.name == name
+        assert run.settings.run.threads == row["threads"]
+    assert Path(found["page"]).read_text(encoding="utf-8").count("data-figure=") >= 3 + len(SCHEDULES)
+    again = compare(out, policy, "--iterations", "12", "--warmup", "2")
+    assert json.loads(again.stdout) == found
+    other = compare(out, policy, "--iterations", "13", "--warmup", "2")
+    assert (other.returncode, len(other.stderr.strip().splitlines()[-1:])) == (2, 1)
+    assert "holds a run with other settings" in other.stderr

@@ -27,6 +27,9 @@ from offbeat.task_settings import (
 
 Count = Annotated[int, Field(ge=0)]
 
+SPLICING = frozenset({"partial", "in-flight"})
+"""Schedules under which a new version takes over responses under way."""
+
 __all__ = [
     "AdditionTask",
     "CountingTask",
@@ -71,7 +74,7 @@ class ScheduleSettings(Section):
     name: Literal["multi-version", "sync", "one-step-off", "partial", "in-flight"] = "multi-version"
     max_staleness: int = Field(2, ge=0, le=64)
     max_versions: Positive | None = None
-    """Versions alive in a lane at once; without a value K + 1, which never binds."""
+    """Versions alive in a lane at once; without a value K + 1, which never binds (2 at least where versions splice)."""
     group_size: Positive = 8
     train_batch_size: Positive = 128
     rollout_batch_size: Positive | None = None
@@ -84,7 +87,7 @@ class ScheduleSettings(Section):
 
     @property
     def live_versions(self) -> int:
-        return self.max_versions or self.staleness_bound + 1
+        return self.max_versions or max(self.staleness_bound + 1, 2 if self.name in SPLICING else 1)
 
     @property
     def outstanding_limit(self) -> int:
@@ -167,6 +170,10 @@ def _impossible(s: Settings) -> list[str]:
         problems.append(
             f"schedule.rollout_batch_size = {rbs} is less than schedule.train_batch_size = {tbs}: no batch could"
             f" ever fill; set at least {tbs}"
+        )
+    if schedule.name in SPLICING and schedule.max_versions == 1:
+        problems.append(
+            f"schedule.max_versions = 1: {schedule.name} loads the next version beside the one that is sampling; set 2"
         )
     if rollout.max_new_tokens >= rollout.context:
         problems.append(

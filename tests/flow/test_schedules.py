@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat import events as e
+from offbeat.errors import SettingsError
 from offbeat.flow.scheduler import Scheduler
 from offbeat.flow.schedules import SCHEDULES
+from offbeat.settings import SPLICING, settings_from
 from offbeat.testing.fake_world import FakeWorld
 
 from .conftest import Tape, drive, heavy, plan
@@ -33,6 +35,7 @@ shapes = st.fixed_dictionaries(
 def run(shape: dict) -> tuple[Scheduler, Tape, str]:
     bound = BOUNDS.get(shape["name"], shape["bound"])
     batch = 2 * shape["groups"]
+    least = 1 if SCHEDULES[shape["name"]].splices is None else 2
     scheduler = Scheduler(
         plan(
             schedule=shape["name"],
@@ -40,7 +43,7 @@ def run(shape: dict) -> tuple[Scheduler, Tape, str]:
             outstanding_limit=(bound + 1) * batch,
             bound=bound,
             lanes=shape["lanes"],
-            live_versions=shape["versions"],
+            live_versions=max(least, shape["versions"]),
             max_attempts=50,
         )
     )
@@ -119,3 +122,22 @@ def test_one_step_off_samples_each_batch_under_one_version_while_the_last_one_tr
     assert all(len(found) == 1 for found in ages.values())
     assert ages[0] == [0]
     assert sum(ages[i] == [1] for i in range(1, 12)) >= 9, "a slow weight load may let the next publish in"
+
+
+def test_standing_still_costs_no_lease() -> None:
+    """`partial` with a learner that takes longer than a lease: nothing is restarted for having waited."""
+    scheduler = Scheduler(plan(schedule="partial", lanes=2, lease_seconds=80.0))
+    tape = Tape()
+    stop = drive(scheduler, FakeWorld(3, 2, 8, length=lambda rng: 5 + rng.expovariate(0.1), learn=300.0), tape)
+    assert stop is not None
+    assert stop.outcome == "finished"
+    assert not any(isinstance(command, e.Abort) for command in tape.commands())
+    assert sum(isinstance(command, e.StartLane) for command in tape.commands()) == 2
+
+
+def test_settings_and_flow_agree_on_who_splices() -> None:
+    assert {name for name, schedule in SCHEDULES.items() if schedule.splices} == SPLICING
+    for name in SPLICING:
+        assert settings_from({"schedule": {"name": name, "max_staleness": 0}}).schedule.live_versions == 2
+        with pytest.raises(SettingsError, match=r"schedule\.max_versions = 1: .* set 2"):
+            settings_from({"schedule": {"name": name, "max_versions": 1}})

@@ -88,7 +88,7 @@ class Lane:
 
     def silent_for(self, now: float) -> float:
         """Seconds for which a lane that owes an answer has said nothing at all."""
-        if not (self.held or self.loading or self.evaluating):
+        if not ((self.held and not self.paused) or self.loading or self.evaluating):
             self.owes_since = None
             return 0.0
         if self.owes_since is None:

@@ -96,13 +96,19 @@ def pause(lanes: list[Lane]) -> list[Command]:
     return commands
 
 
-def continue_under(lanes: list[Lane], version: int, keep_cache: bool) -> list[Command]:
-    """Let all that is held go on under `version`, wherever it is loaded and something is of another or stands still."""
+def continue_under(lanes: list[Lane], version: int, keep_cache: bool, now: float, lease: float) -> list[Command]:
+    """Let all that is held go on under `version`, wherever it is loaded and something is of another or stands still.
+
+    Nobody is blamed for having stood still: leases last until `lease` again.
+    """
     commands: list[Command] = []
     for lane in lanes:
         behind = lane.using.keys() - {version}
         if version in lane.loaded and (behind or lane.paused):
             lane.paused = False
+            lane.progress_at = now
             lane.switch(version)
+            for member in lane.held.values():
+                member.lease = max(member.lease, lease)
             commands.append(Continue(lane.lane, version, keep_cache))
     return commands

@@ -8,8 +8,6 @@ This file does not know time (it is told `now`), processes, tokens or files.
 
 from __future__ import annotations
 
-from math import ceil
-
 from offbeat.errors import InvariantError
 from offbeat.events import (
     Abort,
@@ -39,7 +37,7 @@ from offbeat.flow.placement import (
 from offbeat.flow.plan import Plan
 from offbeat.flow.reactions import REACTIONS
 from offbeat.flow.schedules import SCHEDULES
-from offbeat.flow.watchdog import culprit
+from offbeat.flow.watchdog import watch
 from offbeat.flow.window import Window
 
 
@@ -77,55 +75,13 @@ class Scheduler:
         self.stir()
         commands = REACTIONS[type(event)](self, event)
         if not self.stopped:
-            commands += self._watch()
+            commands += watch(self)
         if not self.stopped:
             commands += self._advance()
         self.ledger.check()
         if self.stopped:
             commands.append(self.stopped)
         return commands
-
-    # -- time ------------------------------------------------------------------------------------------------
-
-    def _watch(self) -> list[Command]:
-        """Leases, the time limit and the no-progress watchdog."""
-        commands = self._listen()
-        for member in list(self.leases.expired(self.now)):
-            if member.status is Status.RUNNING and member.group.group_id in self.ledger.live:
-                commands += self._lease_ran_out(member)
-        limit = self.plan.time_limit_seconds
-        if limit is not None and self.now >= limit:
-            left = ceil(self.window.in_hand() / self.plan.batch_size)
-            self.goal = min(self.goal, self.window.newest + left)
-        if self.now - self.progress_at > self.plan.stall_seconds:
-            self.stop("failed", f"no progress for {self.plan.stall_seconds:.0f} s: {culprit(self)}")
-        return commands
-
-    def _listen(self) -> list[Command]:
-        """Lanes that owe an answer and say nothing, looked for sixteen times a lease."""
-        if self.now - self.listened_at < self.plan.lease_seconds / 16:
-            return []
-        self.listened_at = self.now
-        commands: list[Command] = []
-        for lane in ready_lanes(self.lanes):
-            silence = lane.silent_for(self.now)
-            if silence >= self.plan.lease_seconds:
-                commands += self.lose_lane(lane, f"lane {lane.lane} said nothing for {silence:.0f} s")
-        return commands
-
-    def _lease_ran_out(self, member: Member) -> list[Command]:
-        lane = self.lanes[member.lane]
-        if lane.paused:
-            member.lease = self.now + self.plan.lease_seconds
-            self.leases.grant(member)
-            return []
-        reason = (
-            f"trajectory {member.trajectory_id} (prompt {member.group.group_id}, version {member.group.version}):"
-            f" no token for {self.plan.lease_seconds:.0f} s"
-        )
-        if self.now - lane.progress_at >= self.plan.lease_seconds:
-            return self.lose_lane(lane, f"lane {lane.lane} is silent; {reason}")
-        return [Abort(lane.lane, (member.trajectory_id,)), *self.generation_failed(member, reason)]
 
     # -- what reactions use ----------------------------------------------------------------------------------
 
@@ -252,7 +208,8 @@ class Scheduler:
             return []
         if self.schedule.pauses(self.window):
             return pause(lanes)
-        return continue_under(lanes, self.window.newest, self.schedule.splices == "cache")
+        lease = self.now + self.plan.lease_seconds
+        return continue_under(lanes, self.window.newest, self.schedule.splices == "cache", self.now, lease)
 
     def _issue(self) -> list[Command]:
         """Start new groups under the newest version of the roomiest lane, or the one the schedule pins, as far as the

@@ -1,14 +1,64 @@
-"""Names the culprit when nothing progresses: which lane, which prompt, which call."""
+"""What the passing of time alone changes: leases that run out, lanes that fall silent, the time limit, a stalled run.
+
+A run without progress fails and the culprit is named: which lane, which prompt, which call.
+"""
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
+from offbeat.events import Abort, Command
 from offbeat.flow.lanes import Health
-from offbeat.flow.ledger import Status
+from offbeat.flow.ledger import Member, Status
+from offbeat.flow.placement import ready_lanes
 
 if TYPE_CHECKING:
     from offbeat.flow.scheduler import Scheduler
+
+
+def watch(s: Scheduler) -> list[Command]:
+    """Asked after every event."""
+    commands = _listen(s)
+    for member in list(s.leases.expired(s.now)):
+        if member.status is Status.RUNNING and member.group.group_id in s.ledger.live:
+            commands += _lease_ran_out(s, member)
+    limit = s.plan.time_limit_seconds
+    if limit is not None and s.now >= limit:
+        left = ceil(s.window.in_hand() / s.plan.batch_size)
+        s.goal = min(s.goal, s.window.newest + left)
+    if s.now - s.progress_at > s.plan.stall_seconds:
+        s.stop("failed", f"no progress for {s.plan.stall_seconds:.0f} s: {culprit(s)}")
+    return commands
+
+
+def _listen(s: Scheduler) -> list[Command]:
+    """Lanes that owe an answer and say nothing, looked for sixteen times a lease."""
+    if s.now - s.listened_at < s.plan.lease_seconds / 16:
+        return []
+    s.listened_at = s.now
+    commands: list[Command] = []
+    for lane in ready_lanes(s.lanes):
+        silence = lane.silent_for(s.now)
+        if silence >= s.plan.lease_seconds:
+            commands += s.lose_lane(lane, f"lane {lane.lane} said nothing for {silence:.0f} s")
+    return commands
+
+
+def _lease_ran_out(s: Scheduler, member: Member) -> list[Command]:
+    """Restart one trajectory, or its lane where nothing there advances. What stands still on purpose has time."""
+    lane = s.lanes[member.lane]
+    if lane.paused:
+        member.lease = s.now + s.plan.lease_seconds
+        s.leases.grant(member)
+        return []
+    reason = (
+        f"trajectory {member.trajectory_id} (prompt {member.group.group_id}, version {member.group.version}):"
+        f" no token for {s.plan.lease_seconds:.0f} s"
+    )
+    if s.now - lane.progress_at >= s.plan.lease_seconds:
+        return s.lose_lane(lane, f"lane {lane.lane} is silent; {reason}")
+    return [Abort(lane.lane, (member.trajectory_id,)), *s.generation_failed(member, reason)]
 
 
 def culprit(scheduler: Scheduler) -> str:

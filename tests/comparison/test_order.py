@@ -26,7 +26,8 @@ def test_schedules_that_take_turns_are_tried_with_all_cores() -> None:
 def test_contestants_differ_in_schedule_threads_and_seed_only() -> None:
     made = Order(None, ("learner.learning_rate=1e-3",), ("multi-version", "sync"), 20, repeats=2).contestants()
     assert [(c.schedule, c.threads, c.settings.run.seed) for c in made] == [
-        ("multi-version", 1, 0), ("sync", 1, 0), ("sync", 2, 0), ("multi-version", 1, 1), ("sync", 1, 1), ("sync", 2, 1),
+        ("multi-version", 1, 0), ("sync", 1, 0), ("sync", 2, 0),
+        ("multi-version", 1, 1), ("sync", 1, 1), ("sync", 2, 1),
     ]  # fmt: skip
     base = made[0].settings
     for contestant in made:

@@ -1,4 +1,4 @@
-"""`offbeat compare` as a whole: real processes, all schedules, the page in order, and going on after an interruption."""
+"""`offbeat compare` as a whole: real processes, all schedules, the page, and going on from what is there."""
 
 from __future__ import annotations
 

@@ -116,6 +116,35 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+NOISE = """
+def reward(prompt, answer, response):
+    return 1.0 if response == answer else len(set(response)) % 2 / 2
+"""
+"""A policy that answers at random gets unequal rewards, so every update moves its weights."""
+
+
+def write_task(folder: Path, prompts: list[str], reward: str) -> tuple[str, ...]:
+    """Prompts and a reward of the user's own in `folder`, which must be on PYTHONPATH; the overrides that name them."""
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"prompt": text, "answer": "yes"}) for text in prompts]
+    (folder / "data.jsonl").write_text("\n".join(lines))
+    (folder / "my_rewards.py").write_text(reward)
+    return (
+        "task.name=jsonl",
+        f"task.file={folder / 'data.jsonl'}",
+        "task.reward=my_rewards:reward",
+        "task.held_out=4",
+        "task.reward_seconds=1.0",
+    )
+
+
+def noise(trial: Trial) -> tuple[str, ...]:
+    """A task on which the untrained policy learns something at every step."""
+    folder = trial.directory.parent / "noise"
+    trial.environment = {"PYTHONPATH": str(folder)}
+    return write_task(folder, [f"question {i}" for i in range(400)], NOISE)
+
+
 @pytest.fixture
 def trial(tmp_path: Path, policy: Path) -> Trial:
     return Trial(tmp_path / "run", policy)

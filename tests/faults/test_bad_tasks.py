@@ -14,7 +14,7 @@ import pytest
 
 from offbeat.events import Trained
 
-from .conftest import Trial, finish
+from .conftest import NOISE, Trial, finish, write_task
 
 pytestmark = pytest.mark.slow
 
@@ -31,33 +31,13 @@ def reward(prompt, answer, response):
     return float(response == answer)
 """
 
-NOISE = """
-def reward(prompt, answer, response):
-    return 1.0 if response == answer else len(set(response)) % 2 / 2
-"""
-"""A policy that answers at random gets unequal rewards."""
-
-
-def write_task(folder: Path, prompts: list[str], reward: str = REWARD) -> tuple[str, ...]:
-    folder.mkdir(exist_ok=True)
-    lines = [json.dumps({"prompt": text, "answer": "yes"}) for text in prompts]
-    (folder / "data.jsonl").write_text("\n".join(lines))
-    (folder / "my_rewards.py").write_text(reward)
-    return (
-        "task.name=jsonl",
-        f"task.file={folder / 'data.jsonl'}",
-        "task.reward=my_rewards:reward",
-        "task.held_out=4",
-        "task.reward_seconds=1.0",
-    )
-
 
 def test_poison_prompts_are_quarantined_with_their_reason(trial: Trial, tmp_path: Path) -> None:
     kinds = ("poison-raise", "poison-hang", "poison-nan")
     poison = [f"{kind} {i}" for kind in kinds for i in range(3)] + [f"{i} long " * 40 for i in range(3)]
     prompts = poison + [f"question {i}" for i in range(28)]
     trial.environment = {"PYTHONPATH": str(tmp_path)}
-    task = write_task(tmp_path, prompts)
+    task = write_task(tmp_path, prompts, REWARD)
     process = trial.begin("learner.iterations=8", *task, "run.max_quarantined_in_a_row=20")
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Trial, finish, kill, worker
+from .conftest import Trial, finish, kill, noise, worker
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def assert_clean(trial: Trial, iterations: int, recompute: int = 0) -> dict:
 
 def test_kill_9_of_every_kind_of_process_then_resume(trial: Trial) -> None:
     rng = random.Random(os.urandom(8))
-    process = trial.begin(LONG)
+    process = trial.begin(*noise(trial), LONG)
     for kind in rng.sample(["lane", "learner", "scorer"], 3):
         trial.wait_for_version(trial.version() + 1 if trial.version() > 0 else 2, process)
         time.sleep(rng.uniform(0, 0.5))
@@ -51,7 +51,7 @@ def test_kill_9_of_every_kind_of_process_then_resume(trial: Trial) -> None:
 def test_kill_9_of_main_again_and_again(trial: Trial) -> None:
     """Also while a session is starting up: the moments are random, the sessions short."""
     rng = random.Random(os.urandom(8))
-    process = trial.begin(LONG)
+    process = trial.begin(*noise(trial), LONG)
     trial.wait_for_version(1, process)
     kill(process)
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_kill_9_of_main_again_and_again(trial: Trial) -> None:
 
 
 def test_ctrl_c_is_exit_130_and_resumes(trial: Trial) -> None:
-    process = trial.begin(LONG)
+    process = trial.begin(*noise(trial), LONG)
     trial.wait_for_version(2, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -76,7 +76,7 @@ def test_ctrl_c_is_exit_130_and_resumes(trial: Trial) -> None:
 
 
 def test_a_second_main_is_refused_while_the_first_runs(trial: Trial) -> None:
-    process = trial.begin("learner.iterations=100000")
+    process = trial.begin(*noise(trial), "learner.iterations=100000")
     trial.wait_for_version(1, process)
     second = trial.resume()
     _, err = second.communicate(timeout=60)
@@ -86,7 +86,7 @@ def test_a_second_main_is_refused_while_the_first_runs(trial: Trial) -> None:
 
 
 def test_a_frozen_lane_is_replaced_when_its_leases_end(trial: Trial) -> None:
-    process = trial.begin(LONG, "run.lease_seconds=2.0")
+    process = trial.begin(*noise(trial), LONG, "run.lease_seconds=2.0")
     trial.wait_for_version(2, process)
     worker(process, "lane").send_signal(signal.SIGSTOP)
     finish(process)
@@ -94,7 +94,7 @@ def test_a_frozen_lane_is_replaced_when_its_leases_end(trial: Trial) -> None:
 
 
 def test_a_frozen_learner_fails_the_run_by_name_and_resumes(trial: Trial) -> None:
-    process = trial.begin(LONG, "run.stall_seconds=6.0")
+    process = trial.begin(*noise(trial), LONG, "run.stall_seconds=6.0")
     trial.wait_for_version(2, process)
     worker(process, "learner").send_signal(signal.SIGSTOP)
     _, err = process.communicate(timeout=90)
@@ -106,7 +106,7 @@ def test_a_frozen_learner_fails_the_run_by_name_and_resumes(trial: Trial) -> Non
 
 
 def test_damaged_weights_are_never_resumed_from_silently(trial: Trial) -> None:
-    process = trial.begin(LONG, "run.max_attempts=1")
+    process = trial.begin(*noise(trial), LONG, "run.max_attempts=1")
     trial.wait_for_version(3, process)
     kill(process)
     newest = max(int(p.name) for p in (trial.directory / "versions").iterdir() if p.name.isdigit())
@@ -134,7 +134,7 @@ def small_disk(tmp_path: Path):
 
 def test_a_full_disk_is_one_line_and_resumes_once_there_is_room(small_disk: Path, policy: Path) -> None:
     trial = Trial(small_disk / "run", policy)
-    process = trial.begin("learner.iterations=200", "run.keep_versions=30")
+    process = trial.begin(*noise(trial), "learner.iterations=200", "run.keep_versions=30")
     _, err = process.communicate(timeout=150)
     assert process.returncode == 1, err
     done = trial.version()
@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_line_and_resumes_once_there_is_room(small_disk: Path
 @pytest.mark.parametrize("schedule", ["one-step-off", "partial", "in-flight"])
 def test_other_schedules_lose_nothing_either(trial: Trial, schedule: str) -> None:
     """C2 under every schedule: a lane, the learner and the main process killed, then resumed."""
-    process = trial.begin("learner.iterations=60", f"schedule.name={schedule}")
+    process = trial.begin(*noise(trial), "learner.iterations=60", f"schedule.name={schedule}")
     for kind in ("lane", "learner"):
         trial.wait_for_version(trial.version() + 3 if trial.version() > 0 else 3, process)
         worker(process, kind).kill()

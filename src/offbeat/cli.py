@@ -180,7 +180,7 @@ def compare(
 
     console = Console(stderr=True)
     names = tuple(name.strip() for name in schedules.split(",")) if schedules else SCHEDULES
-    order = Order(config, tuple(overrides or ()), names, iterations, repeats, os.cpu_count() or 1)
+    order = Order(config, tuple(overrides or ()), names, iterations, repeats, len(os.sched_getaffinity(0)))
     directory = out or Path("out") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
     done = run_all(directory, order, warmup, lambda words: console.print(words, style="dim", highlight=False))
     console.print(table(done.entries))

@@ -107,9 +107,10 @@ def test_the_faster_split_counts_and_ratios_are_paired() -> None:
     assert len(found["splits"]) == 6
 
 
-def test_reward_at_equal_wall_clock_is_that_of_the_last_publish_by_then() -> None:
+def test_reward_at_equal_wall_clock_is_the_recent_mean_by_then() -> None:
     assert reward_at(BASE, 1.5) == 0.1
+    assert reward_at(BASE, 2.0) == pytest.approx(0.2)
     assert reward_at(BASE, 0.5) is None
     slow = replace(BASE, ends=(3.0, 4.0))
     found = entries({contestant("multi-version", 1, 0): BASE, contestant("sync", 1, 0): slow})
-    assert equal_wall_clock(found) == {"multi-version": 0.3, "sync": None}
+    assert equal_wall_clock(found) == {"multi-version": pytest.approx(0.2), "sync": None}

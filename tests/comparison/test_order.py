@@ -15,12 +15,22 @@ def test_every_schedule_takes_part_by_default() -> None:
     assert set(SCHEDULES) == set(KNOWN)
 
 
-def test_schedules_that_take_turns_are_tried_with_all_cores() -> None:
-    assert {name: thread_splits(name, 4) for name in SCHEDULES if thread_splits(name, 4) != [1]} == {
-        "sync": [1, 4],
-        "partial": [1, 4],
-    }
-    assert thread_splits("sync", 1) == [1]
+def test_every_core_has_work_where_it_can() -> None:
+    assert {name: thread_splits(name, 2, lanes=1) for name in SCHEDULES} == {
+        "sync": [1, 2], "partial": [1, 2], "multi-version": [1], "one-step-off": [1], "in-flight": [1],
+    }  # fmt: skip
+    assert thread_splits("sync", 16, lanes=4) == [1, 4]
+    assert thread_splits("multi-version", 16, lanes=3) == [1, 4]
+    assert thread_splits("sync", 1, lanes=1) == [1]
+
+
+def test_what_another_schedule_cannot_have_is_fitted() -> None:
+    order = Order(None, ("schedule.rollout_batch_size=384", "schedule.max_versions=1"), SCHEDULES, 20)
+    found = {c.schedule: c.settings.schedule for c in order.contestants()}
+    assert {name: schedule.rollout_batch_size for name, schedule in found.items()} == {
+        "multi-version": 384, "sync": 128, "one-step-off": 256, "partial": 384, "in-flight": 384,
+    }  # fmt: skip
+    assert [found[name].max_versions for name in ("multi-version", "partial", "in-flight")] == [1, 2, 2]
 
 
 def test_contestants_differ_in_schedule_threads_and_seed_only() -> None:
@@ -46,7 +56,7 @@ def test_contestants_differ_in_schedule_threads_and_seed_only() -> None:
         (Order(None, (), ("sync", "sink")), "--schedules sink: unknown schedule"),
         (Order(None, (), ("sync", "sync")), "--schedules sync: named twice"),
         (Order(None, (), ("sync",), iterations=5), "--iterations 5: with --warmup 5"),
-        (Order(None, ("schedule.rollout_batch_size=384",)), "schedule.rollout_batch_size = 384 is more than"),
+        (Order(None, ("run.time_limit_seconds=60",)), "run.time_limit_seconds = 60: .* remove it"),
     ],
 )
 def test_impossible_orders_write_nothing(order: Order, words: str, tmp_path) -> None:

@@ -48,7 +48,7 @@ def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
         ["report", str(tmp_path)],
         ["compare", "--schedules", "sink", "--out", str(tmp_path / "c")],
         ["compare", "--iterations", "3", "--out", str(tmp_path / "c")],
-        ["compare", "--set", "schedule.rollout_batch_size=384", "--out", str(tmp_path / "c")],
+        ["compare", "--set", "run.time_limit_seconds=60", "--out", str(tmp_path / "c")],
     ):
         done = run(*arguments)
         assert done.returncode == 2, (arguments, done.stderr)

@@ -117,3 +117,17 @@ def test_an_unknown_version_is_refused() -> None:
     engine.submit(REQUESTS[0])
     with pytest.raises(EngineError, match="version 5 is not loaded"):
         engine.switch((REQUESTS[0].request_id,), 5, keep_cache=True)
+
+
+def test_a_suspended_request_does_not_leave_the_queue() -> None:
+    """A budget of prompt tokens may keep it queued while others run; suspended, it must not start."""
+    engine = engine_with(0, slots=4, prefill_tokens=1)
+    first, second = Request(1, 0, (3, 4, 5), 7, 30), Request(2, 0, (6, 7, 8), 8, 30)
+    engine.submit(first)
+    engine.submit(second)
+    engine.suspend((2,))
+    for _ in range(3):
+        engine.step()
+    assert engine.decoded()[2] == 0
+    engine.switch((2,), 0, keep_cache=True)
+    assert set(drain(engine)) | {1} == {1, 2}

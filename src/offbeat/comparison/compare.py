@@ -11,7 +11,7 @@ from offbeat.comparison.contestants import Contestant, Order
 from offbeat.comparison.measures import Measures, measure
 from offbeat.comparison.page import html
 from offbeat.comparison.result import Entry, entries, to_json
-from offbeat.comparison.runs import make_run
+from offbeat.comparison.runs import check_same_start, make_run
 from offbeat.errors import SettingsError
 from offbeat.report.page import write_page
 from offbeat.report.read import Run
@@ -40,9 +40,10 @@ def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], Non
     measured: dict[Contestant, Measures] = {}
     runs: dict[Contestant, Run] = {}
     for place, contestant in enumerate(planned, start=1):
-        say(f"[{place}/{len(planned)}] {contestant.name}")
-        runs[contestant] = make_run(directory, order.config, contestant)
+        say(f"run {place} of {len(planned)}")
+        runs[contestant] = make_run(directory, order.config, contestant, say)
         measured[contestant] = measure(runs[contestant], warmup)
+    check_same_start(runs)
     found = entries(measured)
     shown = {
         entry.schedule: next(r for c, r in runs.items() if (c.schedule, c.threads) == (entry.schedule, entry.threads))

@@ -1,7 +1,7 @@
 """Who runs in a comparison: one schedule with one split of the cores, everything else the same for all.
 
-*Best split rule*: a schedule whose lanes and learner take turns may give every core to each of them; it runs with
-one thread and with all, and the faster one counts. Where both run at once, each has one thread. Pure: starts nothing.
+*Best split rule*: every schedule runs with one thread a worker and with as many as the cores allow it (where lanes and
+learner take turns, each may have all of them), and the faster run counts. Pure: starts nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offbeat.errors import SettingsError
-from offbeat.settings import Settings, load_settings
+from offbeat.settings import SPLICING, Settings, load_settings
 
 SCHEDULES = ("multi-version", "sync", "one-step-off", "partial", "in-flight")
 TAKE_TURNS = frozenset({"sync", "partial"})
@@ -56,15 +56,25 @@ class Order:
             self._contestant(name, threads, repeat)
             for repeat in range(self.repeats)
             for name in self.schedules
-            for threads in thread_splits(name, self.cores)
+            for threads in thread_splits(name, self.cores, self._base().rollout.lanes)
         ]
+
+    def _base(self) -> Settings:
+        base = load_settings(self.config, list(self.overrides))
+        limit = base.run.time_limit_seconds
+        if limit is not None:
+            raise SettingsError(
+                f"run.time_limit_seconds = {limit:g}: a comparison runs equally many iterations of each; remove it"
+            )
+        return base
 
     def _contestant(self, schedule: str, threads: int, repeat: int) -> Contestant:
         """Evaluations in between are left out: they would take a different share of each schedule's time."""
-        base = load_settings(self.config, list(self.overrides))
+        base = self._base()
         overrides = (
             *self.overrides,
             f"schedule.name={schedule}",
+            *_fitting(base, schedule),
             f"run.threads={threads}",
             f"run.seed={base.run.seed + repeat}",
             "run.evaluate_every=0",
@@ -73,6 +83,20 @@ class Order:
         return Contestant(schedule, threads, repeat, overrides, load_settings(self.config, list(overrides)))
 
 
-def thread_splits(schedule: str, cores: int) -> list[int]:
-    """Threads of a worker that are tried under this schedule."""
-    return sorted({1, cores}) if schedule in TAKE_TURNS else [1]
+def thread_splits(schedule: str, cores: int, lanes: int) -> list[int]:
+    """Threads of a worker that are tried under this schedule: one, and as many as there are cores for each worker
+    that is at work at the same time (all lanes, or all lanes beside the learner).
+    """
+    at_once = cores // lanes if schedule in TAKE_TURNS else cores // (lanes + 1)
+    return sorted({1, max(1, at_once)})
+
+
+def _fitting(base: Settings, schedule: str) -> list[str]:
+    """What a setting of one schedule becomes under another that cannot have as much, or as little, of it."""
+    given, found = base.schedule, []
+    most = given.model_copy(update={"name": schedule, "rollout_batch_size": None}).outstanding_limit
+    if given.rollout_batch_size is not None:
+        found.append(f"schedule.rollout_batch_size={min(given.rollout_batch_size, most)}")
+    if given.max_versions == 1 and schedule in SPLICING:
+        found.append("schedule.max_versions=2")
+    return found

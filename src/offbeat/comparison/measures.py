@@ -17,6 +17,7 @@ from offbeat.report.read import Run
 from offbeat.report.story import Consumption, Story, tell
 
 Interval = tuple[float, float]
+RECENT = 8
 LAST_SHARE = 0.1
 """Iterations at the end whose mean reward is `reward_final`."""
 
@@ -30,7 +31,8 @@ class Measures:
     waited, TBS / learner_seconds. slots_busy: share of slot time spent decoding (standing still is not decoding).
     bubble: mean over batches of (longest - mean) / longest response. staleness, reward_final, spans_per_trajectory,
     evicted: whole run. trained_length, finished_length: mean response of what was trained on and of all finished.
-    rewards: mean reward of every iteration; ends: when it was published, seconds after the first Generate.
+    rewards: mean reward of every iteration; ends: when it was published, seconds after the first Train.
+    evicted is 0 under every schedule there is: nothing is ever dropped.
     """
 
     trajectories_per_second: float
@@ -71,7 +73,7 @@ def measure(run: Run, warmup: int) -> Measures:
     lengths = {key: payload.tokens for key, payload in run.payloads.items()}
     batches = [batch for batch in story.consumptions if window[0] < batch.trained.ended <= window[1]]
     rewards = [t.report.reward_mean for _, _, t in published]
-    first = next(r.now for r in run.records if any(isinstance(c, e.Generate) for c in r.commands))
+    first = next(r.now for r in run.records if any(isinstance(c, e.Train) for c in r.commands))
     spans = [heard.event.spans for heard in story.accepted.values()]
     trained = [length for batch in story.consumptions for length in _lengths(story, batch, lengths)]
     return Measures(
@@ -107,14 +109,14 @@ def slots_busy(run: Run, story: Story, window: Interval) -> float:
 
 
 def pauses(run: Run, end: float) -> dict[int, list[Interval]]:
-    """When each lane stood still: from a Pause to the next Continue."""
+    """When each lane stood still: from a Pause to the next Continue, or to its replacement."""
     found: dict[int, list[Interval]] = defaultdict(list)
     since: dict[int, float] = {}
     for record in run.records:
         for command in record.commands:
             if isinstance(command, e.Pause):
                 since.setdefault(command.lane, record.now)
-            elif isinstance(command, e.Continue) and command.lane in since:
+            elif isinstance(command, e.Continue | e.StartLane) and command.lane in since:
                 found[command.lane].append((since.pop(command.lane), record.now))
     for lane, began in since.items():
         found[lane].append((began, end))
@@ -144,6 +146,6 @@ def _bubble(lengths: list[int]) -> float:
 
 
 def reward_at(measures: Measures, seconds: float) -> float | None:
-    """The reward of the iteration published last at this time; None before the first."""
+    """Mean reward of the newest RECENT iterations published by this time; None before the first."""
     done = [reward for reward, end in zip(measures.rewards, measures.ends, strict=True) if end <= seconds]
-    return done[-1] if done else None
+    return fmean(done[-RECENT:]) if done else None

@@ -132,7 +132,9 @@ def _timeline(name: str, run: Run) -> str:
         for colour, (x, y) in sorted(lines.items())
     ]
     chart = spec(traces, "seconds", "slots; learner below", height=260, hovermode=False, xaxis_range=[0, end - start])
-    caption = f"{WINDOW_ITERATIONS} iterations in the middle of the run; colours are versions, the learner lies below."
+    caption = (
+        f"{WINDOW_ITERATIONS} iterations in mid-run, coloured by the first token's version; the learner lies below."
+    )
     return card(Figure(f"timeline-{name}", name, caption, chart, size="full"))
 
 

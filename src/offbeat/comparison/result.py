@@ -60,7 +60,7 @@ def equal_wall_clock(found: list[Entry]) -> dict[str, float | None]:
             seconds = min(other.by_repeat[repeat].ends[-1] for other in found)
             values.append(reward_at(measures, seconds))
         known = [value for value in values if value is not None]
-        rewards[entry.schedule] = float(median(known)) if known else None
+        rewards[entry.schedule] = float(median(known)) if len(known) == len(values) else None
     return rewards
 
 

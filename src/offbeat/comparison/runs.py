@@ -1,13 +1,16 @@
 """Makes the runs of a comparison, one process after the other, and keeps what is finished.
 
 *One at a time rule*: no two runs share the machine. A comparison that was interrupted goes on in the same directory:
-finished runs with the same settings are measured, not made again. Knows processes and directories, no figures.
+finished runs with the same settings are used as they are, an unfinished one is made anew (a resume would count start-up
+and repeated work as speed). Knows processes and directories, no figures.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from offbeat.comparison.contestants import Contestant
@@ -22,8 +25,8 @@ class RunFailed(OffbeatError):
     """A run of the comparison did not finish."""
 
 
-def make_run(directory: Path, config: Path | None, contestant: Contestant) -> Run:
-    """Make the run of a contestant, go on with it, or find it finished; its log.
+def make_run(directory: Path, config: Path | None, contestant: Contestant, say: Callable[[str], None]) -> Run:
+    """Make the run of a contestant, or find it finished; its log.
 
     Raises RunDirectoryError where a run with other settings lies there, RunFailed with its last words where it fails.
     """
@@ -33,11 +36,12 @@ def make_run(directory: Path, config: Path | None, contestant: Contestant) -> Ru
         if found.settings != contestant.settings:
             raise RunDirectoryError(f"{place}: holds a run with other settings; give another --out or remove it")
         if tell(found).outcome == "finished":
+            say(f"{contestant.name}: made earlier, used as it is")
             return found
-        arguments = ["--resume", str(place)]
-    else:
-        arguments = [*([str(config)] if config else []), "--out", str(place)]
-        arguments += [part for override in contestant.overrides for part in ("--set", override)]
+        shutil.rmtree(place)
+    say(contestant.name)
+    arguments = [*([str(config)] if config else []), "--out", str(place)]
+    arguments += [part for override in contestant.overrides for part in ("--set", override)]
     with (directory / LOG_NAME).open("a", encoding="utf-8") as log:
         log.write(f"== {contestant.name}\n")
         log.flush()
@@ -47,3 +51,13 @@ def make_run(directory: Path, config: Path | None, contestant: Contestant) -> Ru
         words = (directory / LOG_NAME).read_text(encoding="utf-8").strip().splitlines()[-1]
         raise RunFailed(f"{contestant.name}: {words}; see {directory / LOG_NAME}, then give the command again")
     return read_run(place)
+
+
+def check_same_start(runs: dict[Contestant, Run]) -> None:
+    """All runs of a repeat must begin with the same weights. Raises RunFailed naming two that do not."""
+    first: dict[int, tuple[str, str]] = {}
+    for contestant, run in runs.items():
+        digest = run.meta.get("digest_0", "")
+        name, expected = first.setdefault(contestant.repeat, (contestant.name, digest))
+        if digest != expected:
+            raise RunFailed(f"{contestant.name} and {name} began with different weights; remove both and compare again")

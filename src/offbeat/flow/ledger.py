@@ -5,7 +5,7 @@ in hand counts as live: a batch is consumed only once its `Trained` is logged. *
 group can be consumed, and consuming it ends its life here.
 
     member   WAITING --dispatch--> RUNNING --finish--> FINISHED --score--> SCORED
-                ^------restart--------'  (a new attempt, the same version: C1)
+                ^------restart--------'  (a new attempt; the same version under C1)
     group    live --take--> training --consume--> consumed        live --quarantine--> quarantined
 
 The ledger does not know lanes' health, time or schedules.

@@ -20,9 +20,10 @@ def ready_lanes(lanes: Iterable[Lane]) -> list[Lane]:
     return [lane for lane in lanes if lane.health is Health.READY]
 
 
-def turn_over_versions(lane: Lane, wanted: set[int], target: int, live_versions: int) -> list[Command]:
+def turn_over_versions(lane: Lane, wanted: set[int], target: int, newest: int, live_versions: int) -> list[Command]:
     """Unload what nobody needs, load what is wanted and the `target` of new groups (older first: their trajectories
-    wait longest)."""
+    wait longest), and the newest version ahead of its time where there is room.
+    """
     commands: list[Command] = []
     for version in sorted(lane.idle_versions() - wanted - {target}):
         lane.loaded.discard(version)
@@ -32,6 +33,10 @@ def turn_over_versions(lane: Lane, wanted: set[int], target: int, live_versions:
             break
         lane.loading.add(version)
         commands.append(LoadVersion(lane.lane, version))
+    room = len(lane.loaded) + len(lane.loading) < live_versions
+    if room and newest not in lane.loaded and newest not in lane.loading:
+        lane.loading.add(newest)
+        commands.append(LoadVersion(lane.lane, newest))
     return commands
 
 

@@ -96,7 +96,7 @@ class Scheduler:
         self.stopped = Stop(outcome, reason)  # type: ignore[arg-type]
 
     def lose_lane(self, lane: Lane, reason: str) -> list[Command]:
-        """Restart a lane's process; what it held waits to be restarted under its own version."""
+        """Restart a lane's process; what it held waits to be sampled again."""
         self.stir()
         held = list(lane.held.values())
         lane.losses += 1
@@ -177,8 +177,8 @@ class Scheduler:
             self.stir()
         if self.stirred:
             lanes = ready_lanes(self.lanes[i] for i in sorted(self.stirred))
-            commands += self._turn_over(lanes)
             commands += self._splice(lanes)
+            commands += self._turn_over(lanes)
             commands += self._evaluate()
             commands += self._retire()
         if self.ledger.waiting:
@@ -194,7 +194,7 @@ class Scheduler:
         wanted |= {version for version, where in self.evaluations.items() if where is None}
         commands: list[Command] = []
         for lane in lanes:
-            commands += turn_over_versions(lane, wanted, self._target(), self.plan.live_versions)
+            commands += turn_over_versions(lane, wanted, self._target(), self.window.newest, self.plan.live_versions)
         return commands
 
     def _target(self) -> int:

@@ -27,7 +27,7 @@ MICRO_BATCH_TOKENS = 8192
 BETAS = (0.9, 0.98)
 MAX_GRADIENT_NORM = 1.0
 AVERAGE_DECAY = 0.9
-"""The moving average forgets this share of itself a step: about ten steps are in it."""
+"""The moving average keeps this share of itself at every step: about ten steps are in it."""
 
 
 def warm_start(model: Any, gold: GoldAnswers, settings: ModelSettings, progress: Callable[[str, float], None]) -> float:

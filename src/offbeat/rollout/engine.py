@@ -67,6 +67,7 @@ class Engine:
         self._weights: dict[int, VersionWeights] = {}
         self._queue: deque[Request] = deque()
         self._unfinished: set[int] = set()
+        self._suspended: set[int] = set()
 
     # -- versions ----------------------------------------------------------------------------------------------
 
@@ -131,9 +132,11 @@ class Engine:
             if slot is not None:
                 self._free(slot)
         self._unfinished -= gone
+        self._suspended -= gone
 
     def suspend(self, request_ids: Sequence[int]) -> None:
-        """Decode nothing of these requests until `switch` names them; unknown and queued ids are ignored."""
+        """Decode nothing of these requests until `switch` names them; unknown ids are ignored."""
+        self._suspended |= self._unfinished.intersection(request_ids)
         for slot in map(self._slots.slot_of, request_ids):
             if slot is not None:
                 self._slots.suspended[slot] = True
@@ -147,6 +150,7 @@ class Engine:
         """
         self._known(version)
         named = self._unfinished.intersection(request_ids)
+        self._suspended -= named
         self._queue = deque(
             msgspec.structs.replace(request, version=version) if request.request_id in named else request
             for request in self._queue
@@ -224,6 +228,9 @@ class Engine:
         if not self._queue:
             return
         budget, seen, adopted = self._prefill_tokens, set[PromptKey](), []
+        suspended = [request for request in self._queue if request.request_id in self._suspended]
+        if suspended:
+            self._queue = deque(request for request in self._queue if request.request_id not in self._suspended)
         for slot in np.flatnonzero(~self._slots.live).tolist():
             if not self._queue:
                 break
@@ -237,6 +244,7 @@ class Engine:
             self._slots.take(slot, self._queue.popleft())
             if holder is not None:
                 adopted.append((slot, holder, len(key[1]) - 1))
+        self._queue.extendleft(reversed(suspended))
         if adopted:
             self._cache.adopt(*map(list, zip(*adopted, strict=True)))
             for slot, _, _ in adopted:

@@ -1,4 +1,4 @@
-"""Schedules by name. A seventh one is a file here and a line in `SCHEDULES`."""
+"""Schedules by name. A new one is a file here, a line in `SCHEDULES` and its name in the settings."""
 
 from __future__ import annotations
 

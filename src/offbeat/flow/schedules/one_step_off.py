@@ -2,7 +2,7 @@
 
 A batch is sampled whole under the version that was newest when its first group started, and weights change hands
 between batches only, so the longest response of each batch is still waited for. Every trajectory keeps its version
-(C1); staleness is 1 after the first batch.
+(C1); staleness is 1 at most.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class ScheduleSettings(Section):
 class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
-    iterations: Positive = 700
+    iterations: Positive = 600
     learning_rate: float = Field(5e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
     final_learning_rate_share: float = Field(0.1, ge=0, le=1)

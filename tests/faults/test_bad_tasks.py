@@ -52,7 +52,7 @@ def test_poison_prompts_are_quarantined_with_their_reason(trial: Trial, tmp_path
 
 def test_all_prompts_failing_ends_the_run_with_a_reason(trial: Trial, tmp_path: Path) -> None:
     trial.environment = {"PYTHONPATH": str(tmp_path)}
-    task = write_task(tmp_path, [f"poison-raise {i}" for i in range(40)])
+    task = write_task(tmp_path, [f"poison-raise {i}" for i in range(40)], REWARD)
     process = trial.begin("learner.iterations=8", *task)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1

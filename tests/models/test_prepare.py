@@ -82,7 +82,7 @@ def test_a_context_beyond_the_presets_is_refused(cache: Path) -> None:
         {"model": {"preset": "micro"}},
         {"model": {"warm_start_target": 0.4}},
         {"model": {"warm_start_learning_rate": 1e-3}},
-        {"task": {"tail": 3.5}},
+        {"task": {"tail": 4.5}},
         {"task": {"name": "addition"}},
         {"rollout": {"max_new_tokens": 100}},
         {"rollout": {"context": 300}},

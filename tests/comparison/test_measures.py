@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -20,12 +21,16 @@ from tests.report.scheduled_run import write_scheduled_run
 WARMUP = 3
 
 
+def made(schedule: str, folder: Path) -> Run:
+    settings = small_settings(
+        run__lease_seconds=300, run__stall_seconds=4000, schedule__name=schedule, learner__iterations=30
+    )
+    return read_run(write_scheduled_run(folder / "run", settings=settings))
+
+
 @pytest.fixture(scope="module", params=SCHEDULES)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    settings = small_settings(
-        run__lease_seconds=300, run__stall_seconds=4000, schedule__name=request.param, learner__iterations=30
-    )
-    return read_run(write_scheduled_run(tmp_path_factory.mktemp(request.param) / "run", settings=settings))
+    return made(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def test_rates_count_publishes_of_the_steady_part(run: Run) -> None:
@@ -52,10 +57,9 @@ def test_shares_are_shares_and_spans_tell_schedules_apart(run: Run) -> None:
     assert list(measures.ends) == sorted(measures.ends)
 
 
-def test_standing_still_is_not_decoding(run: Run) -> None:
-    """The slow way: look at every slot at many moments."""
-    if run.settings.schedule.name != "partial":
-        pytest.skip("only partial pauses")
+def test_standing_still_is_not_decoding(tmp_path: Path) -> None:
+    """The slow way: look at every slot at many moments, under the schedule that pauses."""
+    run = made("partial", tmp_path)
     measures = measure(run, WARMUP)
     published = [record.event for record in run.records if isinstance(record.event, e.Trained)]
     first, last = published[WARMUP - 1].ended, published[-2 - run.settings.schedule.staleness_bound].ended

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from offbeat.errors import SettingsError
-from offbeat.settings import SPLICING, Settings, load_settings
+from offbeat.settings import SPLICING, ScheduleSettings, Settings, load_settings
 
-SCHEDULES = ("multi-version", "sync", "one-step-off", "partial", "in-flight")
+SCHEDULES: tuple[str, ...] = get_args(ScheduleSettings.model_fields["name"].annotation)
+"""In the order of the settings; the first is what others are compared with."""
 TAKE_TURNS = frozenset({"sync", "partial"})
 
 
@@ -52,11 +54,12 @@ class Order:
                 raise SettingsError(f"--schedules {name}: unknown schedule; use {','.join(SCHEDULES)}")
             if self.schedules.count(name) > 1:
                 raise SettingsError(f"--schedules {name}: named twice; name each schedule once")
+        base = self._base()
         return [
-            self._contestant(name, threads, repeat)
+            self._contestant(base, name, threads, repeat)
             for repeat in range(self.repeats)
             for name in self.schedules
-            for threads in thread_splits(name, self.cores, self._base().rollout.lanes)
+            for threads in thread_splits(name, self.cores, base.rollout.lanes)
         ]
 
     def _base(self) -> Settings:
@@ -68,9 +71,8 @@ class Order:
             )
         return base
 
-    def _contestant(self, schedule: str, threads: int, repeat: int) -> Contestant:
+    def _contestant(self, base: Settings, schedule: str, threads: int, repeat: int) -> Contestant:
         """Evaluations in between are left out: they would take a different share of each schedule's time."""
-        base = self._base()
         overrides = (
             *self.overrides,
             f"schedule.name={schedule}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from offbeat.flow.ledger import Ledger, LiveGroup
 from offbeat.flow.plan import Plan
@@ -45,6 +46,15 @@ class Window:
     def ready(self) -> Iterator[LiveGroup]:
         """Groups ready to train on, oldest version first."""
         return self._ledger.ready()
+
+    def has_room(self) -> bool:
+        """Is one more group within what may be outstanding, the batch in training included?"""
+        return self.in_hand() + self.plan.group_size <= self.plan.outstanding_limit
+
+    def oldest_batch(self) -> list[LiveGroup] | None:
+        """The oldest ready groups that make a batch, or None while there are too few."""
+        groups = self.plan.groups_per_batch
+        return list(islice(self.ready(), groups)) if self.ready_count() >= groups else None
 
     def ready_count(self) -> int:
         return self._ledger.ready_count()

@@ -7,8 +7,6 @@ be older than any bound (so is C3).
 
 from __future__ import annotations
 
-from itertools import islice
-
 from offbeat.flow.ledger import LiveGroup
 from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.window import Window
@@ -19,8 +17,7 @@ class InFlight(Schedule):
     bounded = False
 
     def admits(self, window: Window, version: int) -> bool:
-        return window.in_hand() + window.plan.group_size <= window.plan.outstanding_limit
+        return window.has_room()
 
     def batch(self, window: Window) -> list[LiveGroup] | None:
-        groups = window.plan.groups_per_batch
-        return list(islice(window.ready(), groups)) if window.ready_count() >= groups else None
+        return window.oldest_batch()

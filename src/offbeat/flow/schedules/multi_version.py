@@ -6,8 +6,6 @@ is not finished holds the next batch back (drain).
 
 from __future__ import annotations
 
-from itertools import islice
-
 from offbeat.flow.ledger import LiveGroup
 from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.staleness import admits, may_start
@@ -17,7 +15,7 @@ from offbeat.flow.window import Window
 class MultiVersion(Schedule):
     def admits(self, window: Window, version: int) -> bool:
         plan = window.plan
-        if window.in_hand() + plan.group_size > plan.outstanding_limit:
+        if not window.has_room():
             return False
         return admits(
             window.outstanding,
@@ -31,9 +29,9 @@ class MultiVersion(Schedule):
 
     def batch(self, window: Window) -> list[LiveGroup] | None:
         plan = window.plan
-        if window.ready_count() < plan.groups_per_batch:
+        chosen = window.oldest_batch()
+        if chosen is None:
             return None
-        chosen = list(islice(window.ready(), plan.groups_per_batch))
 
         def rest(u: int) -> int:
             return window.outstanding(u) - plan.group_size * sum(g.version <= u for g in chosen)

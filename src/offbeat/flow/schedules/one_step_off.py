@@ -23,5 +23,4 @@ class OneStepOff(Schedule):
         return window.outstanding(window.newest) + plan.group_size <= plan.batch_size
 
     def batch(self, window: Window) -> list[LiveGroup] | None:
-        groups = list(window.ready())
-        return groups if len(groups) == window.plan.groups_per_batch else None
+        return window.oldest_batch()  # all there is: no more than a batch is ever outstanding

@@ -7,8 +7,6 @@ response may be of several versions (C1 is given up) and a very long one may be 
 
 from __future__ import annotations
 
-from itertools import islice
-
 from offbeat.flow.ledger import LiveGroup
 from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.window import Window
@@ -19,13 +17,10 @@ class Partial(Schedule):
     bounded = False
 
     def admits(self, window: Window, version: int) -> bool:
-        plan = window.plan
-        room = window.in_hand() + plan.group_size <= plan.outstanding_limit
-        return room and version == window.newest and not window.training
+        return window.has_room() and version == window.newest and not window.training
 
     def batch(self, window: Window) -> list[LiveGroup] | None:
-        groups = window.plan.groups_per_batch
-        return list(islice(window.ready(), groups)) if window.ready_count() >= groups else None
+        return window.oldest_batch()
 
     def pauses(self, window: Window) -> bool:
         return window.training

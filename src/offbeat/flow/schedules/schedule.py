@@ -5,13 +5,14 @@ Every method is a pure function of the window. The defaults are those of a sched
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 from offbeat.flow.ledger import LiveGroup
 from offbeat.flow.window import Window
 
 
-class Schedule:
+class Schedule(ABC):
     """`splices`: None keeps C1; otherwise a new version goes on with responses under way, after computing prompt and
     tokens again ("prefill") or over the keys and values of the earlier versions ("cache").
     `bounded`: no batch holds anything more than the bound's versions old (C3), checked at every batch.
@@ -20,13 +21,13 @@ class Schedule:
     splices: ClassVar[Literal["prefill", "cache"] | None] = None
     bounded: ClassVar[bool] = True
 
+    @abstractmethod
     def admits(self, window: Window, version: int) -> bool:
         """May one more group start under `version`?"""
-        raise NotImplementedError
 
+    @abstractmethod
     def batch(self, window: Window) -> list[LiveGroup] | None:
         """The groups of the next batch, or None while it cannot start. Asked only while the learner is idle."""
-        raise NotImplementedError
 
     def pins(self, window: Window) -> int | None:
         """The version new groups must start under; None: the newest that a lane holds."""

@@ -48,8 +48,8 @@ class ModelSettings(Section):
 
     path: str = ""
     preset: Literal["nano", "micro"] = "nano"
-    warm_start_target: float = Field(0.17, ge=0, le=1)
-    """The supervised phase ends once greedy exact match reaches this share. Presets only."""
+    warm_start_target: float = Field(0.05, ge=0, le=1)
+    """The supervised phase ends once this share of samples is expected to match exactly. Presets only."""
     warm_start_max_steps: Positive = 1500
     warm_start_learning_rate: float = Field(2e-3, gt=0)
     warm_start_batch_size: Positive = 64

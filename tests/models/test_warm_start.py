@@ -9,7 +9,7 @@ from torch.nn import functional
 from offbeat.errors import SettingsError, TaskError
 from offbeat.models.gold import Example, GoldAnswers, Limits, micro_batches, pad
 from offbeat.models.presets import Preset, build_model, character_tokenizer
-from offbeat.models.warm_start import _update, greedy_exact_match, warm_start
+from offbeat.models.warm_start import _update, exact_match_rates, warm_start
 from offbeat.settings import ModelSettings
 from tests.models.conftest import CopyTask
 
@@ -24,25 +24,30 @@ def _gold(task: CopyTask) -> GoldAnswers:
 
 
 @torch.no_grad()
-def _greedy(model: Any, example: Example) -> tuple[int, ...]:
-    """Token by token, no cache: what greedy decoding is."""
-    ids = list(example.prompt_ids)
-    for _ in example.response_ids:
-        ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
-    return tuple(ids[len(example.prompt_ids) :])
+def _decoded(model: Any, example: Example) -> tuple[bool, float]:
+    """Token by token, no cache: whether greedy decoding gives the response, and how likely sampling is to."""
+    ids, greedy, likely = list(example.prompt_ids), True, 1.0
+    for token in example.response_ids:
+        logits = model(torch.tensor([ids])).logits[0, -1]
+        greedy = greedy and int(logits.argmax()) == token
+        likely *= float(logits.softmax(-1)[token])
+        ids.append(token)
+    return greedy, likely
 
 
-def test_it_stops_at_the_target_and_greedy_decoding_agrees(copy_task: CopyTask) -> None:
+def test_it_stops_at_the_target_and_decoding_agrees(copy_task: CopyTask) -> None:
     model, heard = build_model(TINY, seed=0), []
     reached = warm_start(model, _gold(copy_task), QUICK, lambda line, share: heard.append((line, share)))
     examples, prompts = _gold(copy_task).validation(512)
-    decoded = sum(_greedy(model, example) == example.response_ids for example in examples) / prompts
-    assert reached == decoded >= QUICK.warm_start_target
+    greedy, likely = zip(*(_decoded(model, example) for example in examples), strict=True)
+    assert reached.greedy == sum(greedy) / prompts
+    assert reached.sampled == pytest.approx(sum(likely) / prompts, abs=1e-4)
+    assert reached.sampled >= QUICK.warm_start_target
     shares = [share for _, share in heard]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert all(share < 1.0 for share in shares[:-1])
-    assert "greedy exact match" in heard[0][0]
+    assert "sampled exact match" in heard[0][0]
 
 
 def test_a_target_of_zero_trains_nothing(copy_task: CopyTask) -> None:
@@ -71,7 +76,8 @@ def test_prompts_that_cannot_be_answered_lower_exact_match(copy_task: CopyTask) 
     warm_start(model, _gold(copy_task), QUICK, lambda line, share: None)
     examples, prompts = _gold(copy_task).validation(64)
     batches = [pad(part) for part in micro_batches(examples, 512)]
-    assert greedy_exact_match(model, batches, 2 * prompts) == greedy_exact_match(model, batches, prompts) / 2
+    once, doubled = (exact_match_rates(model, batches, number) for number in (prompts, 2 * prompts))
+    assert doubled == (once.greedy / 2, once.sampled / 2)
 
 
 def test_an_update_descends_the_mean_over_response_tokens_only() -> None:

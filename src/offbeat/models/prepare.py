@@ -25,7 +25,7 @@ from offbeat.ports import Task
 from offbeat.settings import JsonlTask, Settings
 from offbeat.tasks import REVISIONS, make_task
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever presets, tokenizer or warm start change what they make."""
 MOST_THREADS = 2
 FINGERPRINT_PROMPTS = 64

@@ -1,15 +1,16 @@
 """The supervised phase: a fresh policy learns gold answers until it is right often enough for rewards to teach it.
 
-Invariant: only response tokens (EOS included) are learned, and the phase ends at the first check where greedy
-exact match on prompts never trained on reaches the target. The policy is the moving average of the weights: those of
-a single step swing by tens of points from one check to the next. Knows no file and no preset.
+Invariant: only response tokens (EOS included) are learned, and the phase ends at the first check where sampled
+exact match on prompts never trained on is expected to reach the target: sampled, because rewards of samples are what
+a group's advantages come from. The policy is the moving average of the weights: those of a single step swing by tens
+of points from one check to the next. Knows no file and no preset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +31,15 @@ AVERAGE_DECAY = 0.9
 """The moving average keeps this share of itself at every step: about ten steps are in it."""
 
 
-def warm_start(model: Any, gold: GoldAnswers, settings: ModelSettings, progress: Callable[[str, float], None]) -> float:
-    """Train a Hugging Face causal language model in place; return the greedy exact match it ends with, in [0, 1].
+class Rates(NamedTuple):
+    """Exact match on validation prompts, each in [0, 1]: of greedy decoding, and expected of a sample."""
+
+    greedy: float
+    sampled: float
+
+
+def warm_start(model: Any, gold: GoldAnswers, settings: ModelSettings, progress: Callable[[str, float], None]) -> Rates:
+    """Train a Hugging Face causal language model in place; return the rates of exact match it ends with.
 
     `progress` gets a line and the share of the target reached so far. Raises TaskError where the target is not
     reached in `warm_start_max_steps`, SettingsError where the loss stops being finite.
@@ -44,38 +52,46 @@ def warm_start(model: Any, gold: GoldAnswers, settings: ModelSettings, progress:
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE_DECAY))  # type: ignore[no-untyped-call]
     for step in range(settings.warm_start_max_steps + 1):
         if step % CHECK_EVERY == 0 or step == settings.warm_start_max_steps:
-            exact_match = greedy_exact_match(average.module, validation, prompts)
-            best = max(best, exact_match)
-            reached = 1.0 if exact_match >= target else min(1.0, best / target)
-            progress(f"warm start: step {step}, greedy exact match {exact_match:.3f} of {target:g}", reached)
-            if exact_match >= target:
+            rates = exact_match_rates(average.module, validation, prompts)
+            best = max(best, rates.sampled)
+            reached = 1.0 if rates.sampled >= target else min(1.0, best / target)
+            progress(
+                f"warm start: step {step}, sampled exact match {rates.sampled:.3f} of {target:g}"
+                f" (greedy {rates.greedy:.3f})",
+                reached,
+            )
+            if rates.sampled >= target:
                 model.load_state_dict(average.module.state_dict())
-                return exact_match
+                return rates
         if step < settings.warm_start_max_steps:
             for group in optimizer.param_groups:
                 group["lr"] = settings.warm_start_learning_rate * min(1.0, (step + 1) / WARM_UP_STEPS)
             _update(model, optimizer, next(batches), step)
             average.update_parameters(model)
     raise TaskError(
-        f"model.warm_start_max_steps = {settings.warm_start_max_steps}: greedy exact match came to {best:.3f}, below"
+        f"model.warm_start_max_steps = {settings.warm_start_max_steps}: sampled exact match came to {best:.3f}, below"
         f" model.warm_start_target = {target:g}; raise the steps, lower the target or set an easier task"
     )
 
 
 @torch.no_grad()
-def greedy_exact_match(model: Any, validation: list[Padded], prompts: int) -> float:
-    """The share of `prompts` whose gold response is what greedy decoding would give.
+def exact_match_rates(model: Any, validation: list[Padded], prompts: int) -> Rates:
+    """Expected exact match over `prompts`, from one forward pass instead of generation.
 
-    Greedy decoding reproduces the gold response if and only if, with the gold tokens before it given, every one of
-    its tokens is the most likely: one forward pass instead of generation.
+    Greedy decoding gives the gold response if and only if, with the gold tokens before it given, each of its tokens
+    is the most likely. Sampling at temperature 1 gives it with the product of its tokens' probabilities.
     """
-    right = 0
+    greedy, sampled = 0, 0.0
     for padded in validation:
         logits, targets = _response_logits(model, padded)
-        wrong = torch.zeros_like(padded.targets, dtype=torch.bool)
-        wrong[padded.targets != IGNORED] = logits.argmax(dim=-1) != targets
-        right += int((~wrong.any(dim=1)).sum())
-    return right / prompts
+        predicting = padded.targets != IGNORED
+        wrong = torch.zeros_like(predicting)
+        wrong[predicting] = logits.argmax(dim=-1) != targets
+        greedy += int((~wrong.any(dim=1)).sum())
+        surprise = torch.zeros(predicting.shape)
+        surprise[predicting] = functional.cross_entropy(logits, targets, reduction="none").float()
+        sampled += float((-surprise.sum(dim=1)).exp().sum())
+    return Rates(greedy / prompts, sampled / prompts)
 
 
 def _update(model: Any, optimizer: torch.optim.Optimizer, batch: list[Example], step: int) -> None:

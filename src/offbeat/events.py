@@ -55,7 +55,8 @@ class VersionLoaded(_Event, frozen=True):
 class Progress(_Event, frozen=True):
     """A lane's heartbeat: decoded tokens so far of each trajectory it holds, queued ones as 0.
 
-    `decoded` counts every token the lane's process decoded since it started, evaluation included.
+    `decoded` counts every token the lane decoded since it started, evaluation included. `parked` are trajectories
+    that stand still until there is room for their keys and values; `cached` counts the tokens there is room taken for.
     """
 
     lane: int
@@ -63,6 +64,24 @@ class Progress(_Event, frozen=True):
     tokens: tuple[int, ...]
     busy_slots: int
     decoded: int = 0
+    parked: tuple[int, ...] = ()
+    cached: int = 0
+
+
+class Departed(_Event, frozen=True):
+    """A lane gave trajectories up that were to move, with all that another needs to go on with them.
+
+    Those that ended before are missing. `slots` and `tokens` are what they had; they were decoded there from
+    `started[i]` to `ended`.
+    """
+
+    lane: int
+    trajectory_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    slots: tuple[int, ...]
+    started: tuple[float, ...]
+    ended: float
 
 
 class Finished(_Event, frozen=True):
@@ -172,7 +191,7 @@ class WorldFailed(_Event, frozen=True):
 
 
 Event: TypeAlias = (
-    Opened | LaneReady | LaneLost | VersionLoaded | Progress | Finished | GenerationFailed | PromptRejected
+    Opened | LaneReady | LaneLost | VersionLoaded | Progress | Departed | Finished | GenerationFailed | PromptRejected
     | Scored | ScoreFailed | LearnerReady | LearnerLost | Trained | Evaluated | EvaluationFailed
     | Tick | StopRequested | WorldFailed
 )  # fmt: skip
@@ -224,6 +243,24 @@ class Abort(_Command, frozen=True):
     trajectory_ids: tuple[int, ...]
 
 
+class Move(_Command, frozen=True):
+    """Give these trajectories up, for lane `to`; `Departed` is the answer. `keep_cache`: with keys and values."""
+
+    lane: int
+    to: int
+    trajectory_ids: tuple[int, ...]
+    keep_cache: bool = True
+
+
+class Attach(_Command, frozen=True):
+    """Go on, on `lane`, with trajectories that departed from lane `origin` in the event just handled."""
+
+    lane: int
+    origin: int
+    trajectory_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
+
+
 class Pause(_Command, frozen=True):
     """The lane decodes nothing of what it holds until a `Continue`. Evaluations go on."""
 
@@ -269,6 +306,14 @@ class Quarantine(_Command, frozen=True):
     reason: str
 
 
+class Evict(_Command, frozen=True):
+    """Announces that a group can never be trained on any more, being too old; its prompt will be issued again."""
+
+    group_id: int
+    prompt_id: int
+    version: int
+
+
 class Retire(_Command, frozen=True):
     """No trajectory needs `version` any more."""
 
@@ -283,6 +328,6 @@ class Stop(_Command, frozen=True):
 
 
 Command: TypeAlias = (
-    StartLane | StartLearner | LoadVersion | UnloadVersion | Generate | Abort | Pause | Continue | Score | Train
-    | Evaluate | Quarantine | Retire | Stop
+    StartLane | StartLearner | LoadVersion | UnloadVersion | Generate | Abort | Move | Attach | Pause | Continue
+    | Score | Train | Evaluate | Quarantine | Evict | Retire | Stop
 )  # fmt: skip

@@ -79,6 +79,26 @@ class Completion(msgspec.Struct, frozen=True):
         return tuple(token for span in self.spans for token in span.token_ids)
 
 
+class Parcel(msgspec.Struct, frozen=True):
+    """An unfinished request on its way from one engine to another of the same model, or put aside by its own.
+
+    The version of `request` samples the next token; `spans` are all tokens sampled so far. `cache` holds the keys
+    and values of the first `cached` tokens of prompt + response: float32, little-endian, C order
+    [2 (keys, values), layers, cached, kv_heads, head_dim], keys already rotated. Without it (None, `cached` 0) prompt
+    and response are computed again; with it `cached` is all tokens but the last, which is fed next.
+    """
+
+    request: Request
+    spans: tuple[Span, ...] = ()
+    cached: int = 0
+    cache: bytes | None = None
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The response so far."""
+        return tuple(token for span in self.spans for token in span.token_ids)
+
+
 class Generator(Protocol):
     """A rollout engine holding several versions. C1: a request is decoded by its own version or not at all, unless
     the caller gives that up with `switch`.
@@ -96,7 +116,15 @@ class Generator(Protocol):
         """Queue a request. Raises EngineError for an unknown version or a prompt that does not fit."""
 
     def abort(self, request_ids: Sequence[int]) -> None:
-        """Forget these requests, running or queued; unknown ids are ignored."""
+        """Forget these requests, running, queued or parked; unknown ids are ignored."""
+
+    def detach(self, request_ids: Sequence[int], keep_cache: bool = True) -> list[Parcel]:
+        """Take unfinished requests out, in this order, to go on elsewhere; unknown ids are ignored. Without
+        `keep_cache` their keys and values are left behind. Whether one was suspended is not kept."""
+
+    def attach(self, parcel: Parcel) -> None:
+        """Go on with a request that was detached here or elsewhere; it comes before all that are queued. Raises
+        EngineError for an unknown version, an id in use, and a cache or tokens that do not fit."""
 
     def suspend(self, request_ids: Sequence[int]) -> None:
         """Decode nothing of these requests until `switch` names them; unknown ids are ignored."""
@@ -107,10 +135,17 @@ class Generator(Protocol):
         """
 
     def step(self) -> list[Completion]:
-        """Decode one token of every running request, after moving queued ones into free slots."""
+        """Decode one token of every running request, after moving parked and queued ones into free slots."""
 
     def decoded(self) -> dict[int, int]:
-        """Tokens decoded so far of each unfinished request; queued ones count 0."""
+        """Tokens decoded so far of each unfinished request; those not begun count 0."""
+
+    def parked(self) -> tuple[int, ...]:
+        """Requests put aside until there is room for their keys and values, oldest first."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose keys and values there is memory in use for, in whole blocks."""
 
     def score(self, version: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
         """Log-probs [L] (temperature 1, no cut) of a response under a loaded version: the canary's measure."""

@@ -59,7 +59,12 @@ class RolloutSettings(Section):
     """How responses are sampled. All of it is part of what the behaviour policy is."""
 
     lanes: int = Field(1, ge=1, le=64)
+    """Rollout units, each with `slots` slots of its own."""
+    lanes_per_process: int = Field(1, ge=1, le=64)
+    """Lanes that share one process and its engine."""
     slots: int = Field(64, ge=1, le=4096)
+    cache_tokens: Positive | None = None
+    """Tokens of keys and values a lane may hold; beyond them responses are parked. Without a value slots x context."""
     max_new_tokens: Positive = 168
     context: Positive = 192
     """Longest prompt + response in tokens."""
@@ -67,11 +72,15 @@ class RolloutSettings(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: Count = 0
 
+    @property
+    def processes(self) -> int:
+        return -(-self.lanes // self.lanes_per_process)
+
 
 class ScheduleSettings(Section):
     """Who runs when. Sizes are counted in trajectories."""
 
-    name: Literal["multi-version", "sync", "one-step-off", "partial", "in-flight"] = "multi-version"
+    name: Literal["multi-version", "sync", "one-step-off", "partial", "in-flight", "repack"] = "multi-version"
     max_staleness: int = Field(2, ge=0, le=64)
     max_versions: Positive | None = None
     """Versions alive in a lane at once; without a value K + 1, which never binds (2 at least where versions splice)."""
@@ -80,6 +89,16 @@ class ScheduleSettings(Section):
     rollout_batch_size: Positive | None = None
     """Trajectories outstanding at most; without a value (K + 1) x train_batch_size, the most that C3 allows."""
 
+    at_bound: Literal["drain", "evict"] = "drain"
+    """What multi-version does at the bound: hold the next batch back until the oldest are finished, so that nothing is
+    dropped, or give up what is too old and queue its prompt again (which costs C2, and favours short responses)."""
+    migration: Literal["cache", "prefill", "off"] = "cache"
+    """How responses under way move between lanes: with their keys and values, computing these again, or never."""
+    legacy_fill: bool = True
+    """May new groups start under an older version that a lane still holds? Never under the oldest."""
+    rebalance_seconds: Seconds = 5.0
+    """Lanes are divided among versions anew after so long, besides after every publish."""
+
     @property
     def staleness_bound(self) -> int:
         """What C3 promises. `partial` and `in-flight` promise nothing: for them it only sizes what is in hand."""
@@ -87,6 +106,8 @@ class ScheduleSettings(Section):
 
     @property
     def live_versions(self) -> int:
+        if self.name == "repack":
+            return 1
         return self.max_versions or max(self.staleness_bound + 1, 2 if self.name in SPLICING else 1)
 
     @property

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from offbeat import events as e
-from offbeat.comparison.contestants import SCHEDULES, Contestant
+from offbeat.comparison.contestants import SCHEDULES, Contestant, Split
 from offbeat.comparison.measures import Measures, measure, overlap, pauses, reward_at
 from offbeat.comparison.result import entries, equal_wall_clock, speedup, to_json
 from offbeat.errors import RunDirectoryError
@@ -89,7 +89,7 @@ BASE = Measures(100.0, 1000.0, 1.0, 0.5, 0.5, 200.0, 0.9, 0.8, 1.0, 2, 0.5, 1.0,
 
 
 def contestant(schedule: str, threads: int, repeat: int) -> Contestant:
-    return Contestant(schedule, threads, repeat, (), Settings())
+    return Contestant(schedule, Split(threads), repeat, (), Settings())
 
 
 def test_the_faster_split_counts_and_ratios_are_paired() -> None:
@@ -102,7 +102,7 @@ def test_the_faster_split_counts_and_ratios_are_paired() -> None:
         contestant("sync", 2, 1): replace(BASE, trajectories_per_second=20.0, ends=(1.5, 4.0)),
     }
     first, second = entries(measured)
-    assert (first.schedule, second.schedule, second.threads) == ("multi-version", "sync", 1)
+    assert (first.schedule, second.schedule, second.split.threads) == ("multi-version", "sync", 1)
     assert speedup(first, second) == pytest.approx((100 / 40 + 60 / 30) / 2)
     assert first.interval("trajectories_per_second") == (60.0, 100.0)
     found = to_json([first, second], measured)

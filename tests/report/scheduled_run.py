@@ -87,22 +87,42 @@ def _drive(settings: Settings, seed: int, faults: dict[str, float], kills: int, 
 
 
 def _with_slots(rows: Sequence[Happening]) -> list[Happening]:
-    """Give every Finished the lowest slot of its lane that is free when it starts (intervals in order of start)."""
+    """Give everything decoded the lowest slot of its lane that is free when it starts (intervals in order of start)."""
     free: dict[int, list[int]] = {}
     busy: dict[int, list[tuple[float, int]]] = {}
-    slot_of: dict[int, int] = {}
-    finished = [(event.started, i, event) for i, (event, _, _) in enumerate(rows) if isinstance(event, e.Finished)]
-    for started, i, event in sorted(finished, key=lambda item: item[:2]):
+    slot_of: dict[tuple[int, int], int] = {}
+    decoded = [
+        (started, i, part, event) for i, (event, _, _) in enumerate(rows) for part, started in enumerate(_starts(event))
+    ]
+    for started, i, part, event in sorted(decoded, key=lambda item: item[:3]):
         idle, running = free.setdefault(event.lane, []), busy.setdefault(event.lane, [])
         while running and running[0][0] <= started:
             heapq.heappush(idle, heapq.heappop(running)[1])
         slot = heapq.heappop(idle) if idle else len(running)
         heapq.heappush(running, (event.ended, slot))
-        slot_of[i] = slot
-    return [
-        (msgspec.structs.replace(event, slot=slot_of[i]) if i in slot_of else event, now, commands)
-        for i, (event, now, commands) in enumerate(rows)
-    ]
+        slot_of[i, part] = slot
+    return [(_placed(event, i, slot_of), now, commands) for i, (event, now, commands) in enumerate(rows)]
+
+
+def _starts(event: e.Event) -> tuple[float, ...]:
+    match event:
+        case e.Finished():
+            return (event.started,)
+        case e.Departed():
+            return event.started
+        case _:
+            return ()
+
+
+def _placed(event: e.Event, i: int, slot_of: dict[tuple[int, int], int]) -> e.Event:
+    match event:
+        case e.Finished():
+            return msgspec.structs.replace(event, slot=slot_of[i, 0])
+        case e.Departed():
+            slots = tuple(-1 if slot < 0 else slot_of[i, part] for part, slot in enumerate(event.slots))
+            return msgspec.structs.replace(event, slots=slots)
+        case _:
+            return event
 
 
 def _write(log: RunLog, rows: Sequence[Happening], settings: Settings, rng: random.Random) -> None:

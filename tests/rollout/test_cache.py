@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +84,34 @@ def test_adopted_tokens_are_copies() -> None:
     assert int((cache.mask[copied] == 0).sum()) == 65
     assert (cache.keys[:, copied[2], :, :, 0] == 64).all()
     assert (cache.values[:, cache.table[3, 0], :, 31] == 1031).all()
+
+
+@pytest.mark.parametrize("tokens", [1, BLOCK, BLOCK + 1, CONTEXT])
+def test_what_is_read_can_be_restored_elsewhere(tokens: int) -> None:
+    shape = read_shape(built("qwen3")[1])
+    cache, other = BlockCache(shape, SLOTS, CONTEXT), BlockCache(shape, 3, CONTEXT, tokens=CONTEXT + 1)
+    cache.reserve(5, CONTEXT)
+    fill(cache, 5, 0, CONTEXT)
+    data = cache.read(5, tokens)
+    laid = np.frombuffer(data, "<f4").reshape(2, shape.layers, tokens, shape.kv_heads, shape.head_dim)
+    assert (laid == 5000 + np.arange(tokens)[:, None, None]).all()
+    other.restore(2, tokens, data)
+    assert other.used == -(-tokens // BLOCK)
+    assert other.free == -(-(CONTEXT + 1) // BLOCK) - other.used
+    assert other.read(2, tokens) == data
+    assert int((other.mask == 0).sum()) == tokens
+
+
+def test_keys_and_values_are_read_feature_by_feature() -> None:
+    shape = read_shape(built("qwen3")[1])
+    cache = BlockCache(shape, 2, CONTEXT)
+    cache.reserve(1, 40)
+    cache.store.copy_(torch.arange(cache.store.numel()).view(cache.store.shape))
+    laid = np.frombuffer(cache.read(1, 40), "<f4").reshape(2, shape.layers, 40, shape.kv_heads, shape.head_dim)
+    block = cache.table[1, 1]
+    for layer, head, feature in np.ndindex(shape.layers, shape.kv_heads, shape.head_dim):
+        assert laid[0, layer, 39, head, feature] == cache.keys[layer, block, head, feature, 39 - BLOCK]
+        assert laid[1, layer, 39, head, feature] == cache.values[layer, block, head, 39 - BLOCK, feature]
 
 
 def test_wiped_blocks_are_clean() -> None:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from offbeat.backends.channel import Channel
-from offbeat.backends.messages import FromLane, FromLearner, FromPreparer, FromScorer, WorkerFailed
+from offbeat.backends.messages import FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
 
 MODULES = {
-    "lane": ("offbeat.backends.lane_process", FromLane),
+    "rollout": ("offbeat.backends.rollout_process", FromRollout),
     "learner": ("offbeat.backends.learner_process", FromLearner),
     "scorer": ("offbeat.backends.scorer_process", FromScorer),
     "preparer": ("offbeat.backends.preparer_process", FromPreparer),
@@ -30,7 +30,7 @@ MODULES = {
 
 
 class Name(NamedTuple):
-    """Which worker: its kind and, for lanes, its number."""
+    """Which worker: its kind and, for rollout processes, its number."""
 
     kind: str
     number: int = 0

@@ -1,8 +1,8 @@
 """What the main process and its workers say to each other. Weights never travel here: only where they lie.
 
-main -> lane     LaneHello, LoadWeights, UnloadWeights, Sample, AbortSamples, PauseSamples, ContinueSamples,
-                 AnswerHeldOut
-lane -> main     LaneUp, WeightsLoaded, Sampled, SampleFailed, Beat, HeldOutAnswers, WorkerFailed
+main -> rollout  RolloutHello, OpenLane, LoadWeights, UnloadWeights, Sample, AbortSamples, GiveUpSamples, TakeUpSamples,
+                 PauseSamples, ContinueSamples, AnswerHeldOut
+rollout -> main  LaneUp, WeightsLoaded, Sampled, SampleFailed, SamplesGivenUp, Beat, HeldOutAnswers, WorkerFailed
 main -> learner  LearnerHello, TrainOn, ExportTo
 learner -> main  LearnerUp, StepDone, Exported, WorkerFailed
 main -> scorer   ScorerHello, ScoreThis
@@ -30,28 +30,34 @@ class WorkerFailed(_Message, frozen=True):
     bad_input: bool = False
 
 
-# -- lane ------------------------------------------------------------------------------------------------------
+# -- rollout: a process hosts one lane or several, every message but the first names the one it is for or from --
 
 
-class LaneHello(_Message, frozen=True):
+class RolloutHello(_Message, frozen=True):
     """`origin` is the monotonic clock's value at run time 0."""
 
-    lane: int
     run_directory: str
     settings: dict[str, Any]
     origin: float
 
 
+class OpenLane(_Message, frozen=True):
+    lane: int
+
+
 class LoadWeights(_Message, frozen=True):
+    lane: int
     version: int
     digest: str
 
 
 class UnloadWeights(_Message, frozen=True):
+    lane: int
     version: int
 
 
 class Sample(_Message, frozen=True):
+    lane: int
     version: int
     prompt_ids: tuple[int, ...]
     trajectory_ids: tuple[int, ...]
@@ -59,16 +65,36 @@ class Sample(_Message, frozen=True):
 
 
 class AbortSamples(_Message, frozen=True):
+    lane: int
     trajectory_ids: tuple[int, ...]
+
+
+class GiveUpSamples(_Message, frozen=True):
+    """Leave each of these that is here as a parcel in the run directory, for another lane; answer SamplesGivenUp."""
+
+    lane: int
+    trajectory_ids: tuple[int, ...]
+    keep_cache: bool
+
+
+class TakeUpSamples(_Message, frozen=True):
+    """Go on with the parcels of these."""
+
+    lane: int
+    trajectory_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
 
 
 class PauseSamples(_Message, frozen=True):
     """Decode no trajectory until ContinueSamples."""
 
+    lane: int
+
 
 class ContinueSamples(_Message, frozen=True):
     """Every trajectory goes on under `version`, over its cache or after computing that again."""
 
+    lane: int
     version: int
     keep_cache: bool
 
@@ -76,42 +102,63 @@ class ContinueSamples(_Message, frozen=True):
 class AnswerHeldOut(_Message, frozen=True):
     """Answer every prompt twice: greedy, and sampled at temperature 1."""
 
+    lane: int
     version: int
     prompts: tuple[tuple[int, ...], ...]
 
 
 class LaneUp(_Message, frozen=True):
+    lane: int
     slots: int
 
 
 class WeightsLoaded(_Message, frozen=True):
+    lane: int
     version: int
     digest: str
 
 
 class Sampled(_Message, frozen=True):
+    lane: int
     trajectory: Trajectory
     slot: int
     started: float
     ended: float
 
 
+class SamplesGivenUp(_Message, frozen=True):
+    """`slots[i]` is -1 where nothing was decoded yet; otherwise it was, from `started[i]` to `ended`."""
+
+    lane: int
+    trajectory_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    slots: tuple[int, ...]
+    started: tuple[float, ...]
+    ended: float
+
+
 class SampleFailed(_Message, frozen=True):
+    lane: int
     trajectory_id: int
     attempt: int
     reason: str
 
 
 class Beat(_Message, frozen=True):
+    lane: int
     trajectory_ids: tuple[int, ...]
     tokens: tuple[int, ...]
     busy_slots: int
     decoded: int
+    parked: tuple[int, ...]
+    cached: int
 
 
 class HeldOutAnswers(_Message, frozen=True):
     """Token ids of the responses, in prompt order."""
 
+    lane: int
     version: int
     greedy: tuple[tuple[int, ...], ...]
     sampled: tuple[tuple[int, ...], ...]
@@ -199,10 +246,13 @@ class Prepared(_Message, frozen=True):
     parameters: int
 
 
-ToLane: TypeAlias = (
-    LaneHello | LoadWeights | UnloadWeights | Sample | AbortSamples | PauseSamples | ContinueSamples | AnswerHeldOut
+ToRollout: TypeAlias = (
+    RolloutHello | OpenLane | LoadWeights | UnloadWeights | Sample | AbortSamples | GiveUpSamples | TakeUpSamples
+    | PauseSamples | ContinueSamples | AnswerHeldOut
+)  # fmt: skip
+FromRollout: TypeAlias = (
+    LaneUp | WeightsLoaded | Sampled | SampleFailed | SamplesGivenUp | Beat | HeldOutAnswers | WorkerFailed
 )
-FromLane: TypeAlias = LaneUp | WeightsLoaded | Sampled | SampleFailed | Beat | HeldOutAnswers | WorkerFailed
 ToLearner: TypeAlias = LearnerHello | TrainOn | ExportTo
 FromLearner: TypeAlias = LearnerUp | StepDone | Exported | WorkerFailed
 ToScorer: TypeAlias = ScorerHello | ScoreThis

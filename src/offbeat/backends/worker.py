@@ -33,7 +33,11 @@ class Link:
         self.channel.send(message)
 
     def poll(self, seconds: float | None) -> list[Any]:
-        """Messages that arrive within `seconds` (None: wait for one). Ends the process when the parent is gone."""
+        """Messages that arrive within `seconds` (None: wait for one), after those `next` has left over. Ends the
+        process when the parent is gone."""
+        if self._ready:
+            left, self._ready = self._ready, []
+            return left
         read, write, _ = select.select(
             [self.channel], [self.channel] if self.channel.wants_to_write else [], [], seconds
         )

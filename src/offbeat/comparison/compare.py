@@ -46,7 +46,7 @@ def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], Non
     check_same_start(runs)
     found = entries(measured)
     shown = {
-        entry.schedule: next(r for c, r in runs.items() if (c.schedule, c.threads) == (entry.schedule, entry.threads))
+        entry.schedule: next(r for c, r in runs.items() if (c.schedule, c.split) == (entry.schedule, entry.split))
         for entry in found
     }
     page = directory / PAGE_NAME

@@ -32,7 +32,7 @@ class Measures:
     bubble: mean over batches of (longest - mean) / longest response. staleness, reward_final, spans_per_trajectory,
     evicted: whole run. trained_length, finished_length: mean response of what was trained on and of all finished.
     rewards: mean reward of every iteration; ends: when it was published, seconds after the first Train.
-    evicted is 0 under every schedule there is: nothing is ever dropped.
+    evicted: trajectories given up for their age, 0 unless the run was set to evict.
     """
 
     trajectories_per_second: float
@@ -89,7 +89,7 @@ def measure(run: Run, warmup: int) -> Measures:
         staleness_max=max(story.staleness),
         reward_final=fmean(rewards[-max(1, round(LAST_SHARE * len(rewards))) :]),
         spans_per_trajectory=fmean(spans),
-        evicted=0,
+        evicted=len(story.evicted_groups) * story.group_size,
         trained_length=fmean(trained),
         finished_length=fmean(heard.event.tokens for heard in story.accepted.values()),
         rewards=tuple(rewards),
@@ -101,9 +101,14 @@ def slots_busy(run: Run, story: Story, window: Interval) -> float:
     """Share of the window that rollout slots spent decoding."""
     still = pauses(run, window[1])
     busy = 0.0
-    for heard in story.finishes:
-        span = (heard.event.started, heard.event.ended)
-        busy += overlap(span, window) - sum(overlap(_cut(span, window), pause) for pause in still[heard.event.lane])
+    decoding = [(heard.event.lane, heard.event.started, heard.event.ended) for heard in story.finishes]
+    for left in story.departures:
+        decoding += [
+            (left.lane, began, left.ended) for slot, began in zip(left.slots, left.started, strict=True) if slot >= 0
+        ]
+    for lane, began, ended in decoding:
+        span = (began, ended)
+        busy += overlap(span, window) - sum(overlap(_cut(span, window), pause) for pause in still[lane])
     slots = run.settings.rollout.lanes * run.settings.rollout.slots
     return busy / (slots * (window[1] - window[0]))
 

@@ -62,7 +62,7 @@ def _table(found: list[Entry]) -> str:
     rows.append(
         ["–" if walls[e.schedule] is None else f"{walls[e.schedule]:.3f}" for e in found] + ["reward, equal time"]
     )
-    rows.append([*(str(entry.threads) for entry in found), "threads a worker"])
+    rows.append([*(str(entry.split) for entry in found), "threads a worker"])
     body = table(head, rows, numbers=len(found)).replace('class="scroll"', "")
     return f'<section class="card full"><p class="caption">{escape(DEFINITIONS)}</p>{body}</section>'
 

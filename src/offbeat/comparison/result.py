@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-from offbeat.comparison.contestants import Contestant
+from offbeat.comparison.contestants import Contestant, Split
 from offbeat.comparison.measures import Measures, reward_at
 
 SCALARS = tuple(f.name for f in fields(Measures) if f.name not in {"rewards", "ends"})
@@ -21,7 +21,7 @@ class Entry:
     """One schedule with its fastest split: measures by repeat."""
 
     schedule: str
-    threads: int
+    split: Split
     by_repeat: tuple[Measures, ...]
 
     def median(self, name: str) -> float:
@@ -35,12 +35,12 @@ class Entry:
 
 def entries(measured: Mapping[Contestant, Measures]) -> list[Entry]:
     """One entry a schedule, in the order given; of several splits the one with more trajectories a second."""
-    found: dict[str, dict[int, list[Measures]]] = {}
+    found: dict[str, dict[Split, list[Measures]]] = {}
     for contestant, measures in measured.items():
-        found.setdefault(contestant.schedule, {}).setdefault(contestant.threads, []).append(measures)
+        found.setdefault(contestant.schedule, {}).setdefault(contestant.split, []).append(measures)
     chosen = []
-    for schedule, by_threads in found.items():
-        tried = [Entry(schedule, threads, tuple(each)) for threads, each in by_threads.items()]
+    for schedule, by_split in found.items():
+        tried = [Entry(schedule, split, tuple(each)) for split, each in by_split.items()]
         chosen.append(max(tried, key=lambda entry: entry.median("trajectories_per_second")))
     return chosen
 
@@ -71,7 +71,8 @@ def to_json(found: list[Entry], measured: Mapping[Contestant, Measures]) -> dict
         "schedules": {
             entry.schedule: {name: entry.median(name) for name in SCALARS}
             | {
-                "threads": entry.threads,
+                "threads": entry.split.threads,
+                "lanes_split_in": entry.split.parts,
                 "intervals": {name: list(entry.interval(name)) for name in SCALARS},
                 "reward_at_equal_wall_clock": walls[entry.schedule],
                 "speedup": {other.schedule: speedup(entry, other) for other in found if other is not entry},

@@ -34,7 +34,7 @@ def table(found: list[Entry]) -> Table:
         drawn.add_column(entry.schedule, justify="right")
     first = found[0]
     drawn.add_row(f"{first.schedule} ÷", *("" if e is first else f"{speedup(first, e):.2f}" for e in found))
-    drawn.add_row("threads a worker", *(str(entry.threads) for entry in found))
+    drawn.add_row("threads a worker", *(str(entry.split) for entry in found))
     for heading, name, form in ROWS:
         drawn.add_row(heading, *(format(entry.median(name), form) for entry in found))
     walls = equal_wall_clock(found)

@@ -18,13 +18,20 @@ class Health(Enum):
 
 
 class Lane:
-    """One rollout unit: `held` maps the trajectories it has (running or queued there) to their members, `using` counts
-    them by version. Both change through `take`, `let_go` and `switch` only.
+    """One rollout unit: `held` maps the trajectories it has (running or queued there) to their members, `expected`
+    those that are on their way to it from another lane, `using` counts both by version. They change through `take`,
+    `let_go`, `expect`, `expect_no_more` and `switch` only. `departing` are the held ones that are on their way out,
+    `parked` those that wait for room among the keys and values, of which `cached` tokens have some. `given` counts
+    the trajectories taken since the lane was last empty.
     """
 
     __slots__ = (
+        "cached",
         "decoded",
+        "departing",
         "evaluating",
+        "expected",
+        "given",
         "health",
         "heard_at",
         "held",
@@ -33,6 +40,7 @@ class Lane:
         "loading",
         "losses",
         "owes_since",
+        "parked",
         "paused",
         "progress_at",
         "slots",
@@ -49,6 +57,11 @@ class Lane:
         self.health = health
         self.slots = 0
         self.held: dict[int, Member] = {}
+        self.expected: dict[int, Member] = {}
+        self.departing: set[int] = set()
+        self.parked: tuple[int, ...] = ()
+        self.cached = 0
+        self.given = 0
         self.using: dict[int, int] = {}
         self.loaded: set[int] = set()
         self.loading: set[int] = set()
@@ -61,14 +74,29 @@ class Lane:
 
     def take(self, member: Member) -> None:
         self.held[member.trajectory_id] = member
-        self.using[member.version] = self.using.get(member.version, 0) + 1
+        self.given += 1
+        self._count(member, 1)
 
     def let_go(self, trajectory_id: int) -> bool:
         """Forget a trajectory if it is held; whether that was the last one of its version."""
         member = self.held.pop(trajectory_id, None)
         if member is None:
             return False
-        left = self.using[member.version] - 1
+        self.departing.discard(trajectory_id)
+        if not self.held:
+            self.given = 0
+        return self._count(member, -1)
+
+    def expect(self, member: Member) -> None:
+        self.expected[member.trajectory_id] = member
+        self._count(member, 1)
+
+    def expect_no_more(self, member: Member) -> None:
+        if self.expected.pop(member.trajectory_id, None):
+            self._count(member, -1)
+
+    def _count(self, member: Member, change: int) -> bool:
+        left = self.using.get(member.version, 0) + change
         if left:
             self.using[member.version] = left
         else:
@@ -83,8 +111,18 @@ class Lane:
 
     @property
     def free(self) -> int:
-        """Slots without a trajectory; negative while some of the held ones queue."""
-        return self.slots - len(self.held)
+        """Slots without a trajectory, held or expected; negative while some of the held ones queue."""
+        return self.slots - len(self.held) - len(self.expected)
+
+    @property
+    def load(self) -> int:
+        """Trajectories once all on their way have arrived."""
+        return len(self.held) - len(self.departing) + len(self.expected)
+
+    @property
+    def turning(self) -> bool:
+        """Nothing stays on it: the next version to be loaded, or the one on its way, is the newest."""
+        return not self.loaded or (bool(self.departing) and self.load == 0)
 
     def silent_for(self, now: float) -> float:
         """Seconds for which a lane that owes an answer has said nothing at all."""

@@ -7,12 +7,14 @@ group can be consumed, and consuming it ends its life here.
     member   WAITING --dispatch--> RUNNING --finish--> FINISHED --score--> SCORED
                 ^------restart--------'  (a new attempt; the same version under C1)
     group    live --take--> training --consume--> consumed        live --quarantine--> quarantined
+             live --evict--> evicted, its prompt queued again
 
 The ledger does not know lanes' health, time or schedules.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 
@@ -38,10 +40,12 @@ class Member:
     """One trajectory of a live group. `attempt` counts dispatches; `failures` those that failed.
 
     `version` samples its next token: its group's for ever under C1, the newest under schedules that splice.
+    `destination` is the lane it is on its way to while `lane` still has it, -1 otherwise.
     """
 
     __slots__ = (
         "attempt",
+        "destination",
         "failures",
         "group",
         "lane",
@@ -61,6 +65,7 @@ class Member:
         self.failures = 0
         self.score_failures = 0
         self.lane = -1
+        self.destination = -1
         self.lease = 0.0
         self.tokens = 0
         self.version = group.version
@@ -75,10 +80,11 @@ class Member:
 class LiveGroup:
     """A group from issue to consumption. Its version never changes: the oldest that can sample a token of it."""
 
-    __slots__ = ("group_id", "members", "unscored", "version")
+    __slots__ = ("group_id", "members", "prompt_id", "unscored", "version")
 
-    def __init__(self, group_id: int, version: int, size: int) -> None:
+    def __init__(self, group_id: int, prompt_id: int, version: int, size: int) -> None:
         self.group_id = group_id
+        self.prompt_id = prompt_id
         self.version = version
         self.members = [Member(group_id * size + i, self) for i in range(size)]
         self.unscored = size
@@ -94,6 +100,10 @@ class Ledger:
         self.training: dict[int, LiveGroup] = {}
         self.consumed: set[int] = set()
         self.quarantined: dict[int, str] = {}
+        self.evicted: set[int] = set()
+        self.next_prompt = 0
+        self.queued_again: deque[int] = deque()
+        """Prompts of evicted groups, to be issued before new ones."""
         self.outstanding_by_version: dict[int, int] = {}
         self.ready_by_version: dict[int, dict[int, LiveGroup]] = {}
         self.waiting: dict[int, Member] = {}
@@ -124,7 +134,9 @@ class Ledger:
     # -- writing ---------------------------------------------------------------------------------------------
 
     def issue(self, version: int) -> LiveGroup:
-        group = LiveGroup(self.issued, version, self.group_size)
+        prompt_id = self.queued_again.popleft() if self.queued_again else self.next_prompt
+        self.next_prompt = max(self.next_prompt, prompt_id + 1)
+        group = LiveGroup(self.issued, prompt_id, version, self.group_size)
         self.issued += 1
         self.live[group.group_id] = group
         self.outstanding_by_version[version] = self.outstanding_by_version.get(version, 0) + 1
@@ -141,12 +153,12 @@ class Ledger:
     def restart(self, member: Member, failed: bool) -> None:
         member.move("restart")
         member.failures += failed
-        member.lane = -1
+        member.lane = member.destination = -1
         self.waiting[member.trajectory_id] = member
 
     def finish(self, member: Member) -> None:
         member.move("finish")
-        member.lane = -1
+        member.lane = member.destination = -1
 
     def score(self, member: Member) -> None:
         member.move("score")
@@ -177,6 +189,14 @@ class Ledger:
             self.waiting.pop(member.trajectory_id, None)
         self.quarantined[group.group_id] = reason
 
+    def evict(self, group: LiveGroup) -> None:
+        """Give up all of a group and queue its prompt again: what C2 pays for liveness."""
+        self._leave(group)
+        for member in group.members:
+            self.waiting.pop(member.trajectory_id, None)
+        self.evicted.add(group.group_id)
+        self.queued_again.append(group.prompt_id)
+
     def _leave(self, group: LiveGroup) -> None:
         if self.live.pop(group.group_id, None) is None:
             raise InvariantError(f"C2: group {group.group_id} is not live")
@@ -195,11 +215,13 @@ class Ledger:
 
     def check(self) -> None:
         """Conservation law: raises InvariantError when a group is nowhere or in two places."""
-        places = len(self.live) + len(self.training) + len(self.consumed) + len(self.quarantined)
+        gone = len(self.quarantined) + len(self.evicted)
+        places = len(self.live) + len(self.training) + len(self.consumed) + gone
         if self.issued != places:
             raise InvariantError(
                 f"C2: issued {self.issued} groups, but live {len(self.live)} + training {len(self.training)}"
-                f" + consumed {len(self.consumed)} + quarantined {len(self.quarantined)} = {places}"
+                f" + consumed {len(self.consumed)} + quarantined {len(self.quarantined)}"
+                f" + evicted {len(self.evicted)} = {places}"
             )
         if sum(self.outstanding_by_version.values()) != len(self.live):
             raise InvariantError("C2: the outstanding counts by version do not add up to the live groups")

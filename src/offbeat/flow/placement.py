@@ -62,7 +62,7 @@ def send(
         lane=lane.lane,
         version=version,
         group_id=group.group_id,
-        prompt_id=group.group_id,
+        prompt_id=group.prompt_id,
         trajectory_ids=tuple(m.trajectory_id for m in members),
         attempts=tuple(m.attempt for m in members),
     )
@@ -70,7 +70,7 @@ def send(
 
 def roomiest(lanes: list[Lane], version: int | None = None) -> Lane | None:
     """The ready lane with most free slots, at least one; holding `version` if one is named."""
-    open_lanes = [lane for lane in lanes if lane.free > 0 and not lane.paused]
+    open_lanes = [lane for lane in lanes if lane.free > 0 and not lane.paused and not lane.departing]
     fitting = [lane for lane in open_lanes if (lane.loaded if version is None else version in lane.loaded)]
     return max(fitting, key=lambda lane: (lane.free, -lane.lane), default=None)
 

@@ -21,6 +21,11 @@ class Plan(msgspec.Struct, frozen=True):
     iterations: int
     schedule: str = "multi-version"
     lanes: int = 1
+    migration: str = "cache"
+    legacy_fill: bool = True
+    evicts: bool = False
+    rebalance_seconds: float = 5.0
+    cache_tokens: int | None = None
     evaluate_every: int = 0
     time_limit_seconds: float | None = None
     lease_seconds: float = 60.0
@@ -45,6 +50,11 @@ def plan_from(settings: Settings) -> Plan:
         iterations=learner.iterations,
         schedule=schedule.name,
         lanes=settings.rollout.lanes,
+        migration=schedule.migration,
+        legacy_fill=schedule.legacy_fill,
+        evicts=schedule.at_bound == "evict" and schedule.name == "multi-version",
+        rebalance_seconds=schedule.rebalance_seconds,
+        cache_tokens=settings.rollout.cache_tokens,
         evaluate_every=run.evaluate_every,
         time_limit_seconds=run.time_limit_seconds,
         lease_seconds=run.lease_seconds,

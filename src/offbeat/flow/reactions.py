@@ -13,6 +13,7 @@ from offbeat import events as e
 from offbeat.errors import InvariantError
 from offbeat.flow.lanes import Health
 from offbeat.flow.ledger import Member, Status
+from offbeat.flow.moves import arrival, even_out, let_go
 
 if TYPE_CHECKING:
     from offbeat.flow.scheduler import Scheduler
@@ -68,6 +69,8 @@ def version_loaded(s: Scheduler, event: e.VersionLoaded) -> list[e.Command]:
         lane.loading.discard(event.version)
         lane.loaded.add(event.version)
         s.progressed()
+        if s.may_move and event.version != s.window.newest:
+            return even_out(s, event.version)
     return []
 
 
@@ -76,6 +79,12 @@ def progress(s: Scheduler, event: e.Progress) -> list[e.Command]:
     lane = s.lanes[event.lane]
     lane.heard_at = s.now
     s.stirred.clear()
+    lane.parked, lane.cached = event.parked, event.cached
+    if event.parked:
+        s.under_pressure = True
+    for trajectory_id in event.parked:
+        if trajectory_id in lane.held:
+            lane.held[trajectory_id].lease = s.now + s.plan.lease_seconds
     if event.decoded <= lane.decoded:
         return []
     lane.decoded = event.decoded
@@ -89,6 +98,30 @@ def progress(s: Scheduler, event: e.Progress) -> list[e.Command]:
     return []
 
 
+def departed(s: Scheduler, event: e.Departed) -> list[e.Command]:
+    """Send on what is still wanted. Whatever the planned lane has become, a trajectory finds one of its version."""
+    lane = s.lanes[event.lane]
+    lane.heard_at = s.now
+    s.stir(event.lane)
+    arriving: dict[int, list[Member]] = {}
+    for trajectory_id, attempt, tokens in zip(event.trajectory_ids, event.attempts, event.tokens, strict=True):
+        member = _current(s, trajectory_id, attempt, Status.RUNNING)
+        if member is None or member.lane != event.lane:
+            continue
+        target = arrival(s, member)
+        lane.let_go(trajectory_id)
+        target.take(member)
+        member.lane, member.tokens, member.lease = target.lane, tokens, s.now + s.plan.lease_seconds
+        arriving.setdefault(target.lane, []).append(member)
+    s.stir(event.lane, *arriving)
+    s.vacant.add(event.lane)
+    s.progressed()
+    return [
+        e.Attach(to, event.lane, tuple(m.trajectory_id for m in members), tuple(m.attempt for m in members))
+        for to, members in sorted(arriving.items())
+    ]
+
+
 def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
     member = _current(s, event.trajectory_id, event.attempt, Status.RUNNING)
     if member is None or member.lane != event.lane:
@@ -99,7 +132,7 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
             f" was sampled by version {event.version} in {event.spans} spans"
         )
     lane = s.lanes[event.lane]
-    if lane.let_go(event.trajectory_id):
+    if let_go(s, member):
         s.stir(event.lane)
     else:
         s.stirred.clear()
@@ -166,6 +199,7 @@ def trained(s: Scheduler, event: e.Trained) -> list[e.Command]:
     s.ledger.consume()
     s.window.newest = event.version
     s.live_versions.add(event.version)
+    s.rebalance_due = True
     s.learner_losses = 0
     s.progressed()
     if event.report.consecutive_skips >= s.plan.max_consecutive_skips:
@@ -220,6 +254,7 @@ REACTIONS: dict[type, Callable[[Any, Any], list[e.Command]]] = {
     e.LaneLost: lane_lost,
     e.VersionLoaded: version_loaded,
     e.Progress: progress,
+    e.Departed: departed,
     e.Finished: finished,
     e.GenerationFailed: generation_failed,
     e.PromptRejected: prompt_rejected,

@@ -14,6 +14,7 @@ from offbeat.events import (
     Command,
     Evaluate,
     Event,
+    Evict,
     Opened,
     Quarantine,
     Retire,
@@ -22,16 +23,16 @@ from offbeat.events import (
     Stop,
     Train,
 )
+from offbeat.flow.issuing import issue
 from offbeat.flow.lanes import Health, Lane
 from offbeat.flow.leases import Leases
 from offbeat.flow.ledger import Ledger, LiveGroup, Member, Status
+from offbeat.flow.moves import let_go, orchestrate
 from offbeat.flow.placement import (
     continue_under,
     pause,
     ready_lanes,
     resend_waiting,
-    roomiest,
-    send,
     turn_over_versions,
 )
 from offbeat.flow.plan import Plan
@@ -62,6 +63,10 @@ class Scheduler:
         self.stirred: set[int] = set()
         """Lanes of which something changed that the placing of versions, splicing or retirement depend on."""
         self.listened_at = 0.0
+        self.rebalance_due = False
+        self.rebalanced_at = 0.0
+        self.under_pressure = False
+        """Does a lane say that responses wait for room among its keys and values?"""
         self.quarantined_in_a_row = 0
         self.progress_at = 0.0
         self.now = 0.0
@@ -99,13 +104,15 @@ class Scheduler:
         """Restart a lane's process; what it held waits to be sampled again."""
         self.stir()
         held = list(lane.held.values())
+        for member in held:
+            let_go(self, member)
         lane.losses += 1
         lane.clear(Health.STARTING, self.now)
         for version, where in self.evaluations.items():
             if where == lane.lane:
                 self.evaluations[version] = None
         if lane.losses > self.plan.max_attempts:
-            prompts = sorted({m.group.group_id for m in held})
+            prompts = sorted({m.group.prompt_id for m in held})
             self.stop(
                 "failed",
                 f"lane {lane.lane} was lost {lane.losses} times in a row ({reason}); it held prompts {prompts[:8]}",
@@ -120,8 +127,8 @@ class Scheduler:
     def generation_failed(self, member: Member, reason: str, on_lane: bool = True) -> list[Command]:
         """An attempt failed: restart it, or quarantine its group when it failed too often."""
         if on_lane:
-            self.lanes[member.lane].let_go(member.trajectory_id)
             self.vacant.add(member.lane)
+            let_go(self, member)
         self.stir()
         self.ledger.restart(member, failed=True)
         if member.failures < self.plan.max_attempts:
@@ -129,18 +136,22 @@ class Scheduler:
         return self.quarantine(member.group, f"failed {member.failures} times; last: {reason}")
 
     def quarantine(self, group: LiveGroup, reason: str) -> list[Command]:
-        commands: list[Command] = []
-        for member in group.members:
-            if member.status is Status.RUNNING:
-                self.lanes[member.lane].let_go(member.trajectory_id)
-                self.vacant.add(member.lane)
-                commands.append(Abort(member.lane, (member.trajectory_id,)))
+        commands = self._abort(group)
         self.ledger.quarantine(group, reason)
         self.stir()
         self.quarantined_in_a_row += 1
         commands.append(Quarantine(group.group_id, reason))
         if self.quarantined_in_a_row >= self.plan.max_quarantined_in_a_row:
             self.stop("failed", f"{self.quarantined_in_a_row} prompts in a row were quarantined; last: {reason}")
+        return commands
+
+    def _abort(self, group: LiveGroup) -> list[Command]:
+        commands: list[Command] = []
+        for member in group.members:
+            if member.status is Status.RUNNING:
+                let_go(self, member)
+                self.vacant.add(member.lane)
+                commands.append(Abort(member.lane, (member.trajectory_id,)))
         return commands
 
     def ask_for_evaluation(self, version: int) -> None:
@@ -151,8 +162,14 @@ class Scheduler:
             self.evaluations[version] = None
 
     def score_command(self, member: Member) -> Score:
-        group_id = member.group.group_id
-        return Score(member.trajectory_id, member.attempt, group_id=group_id, prompt_id=group_id)
+        group = member.group
+        return Score(member.trajectory_id, member.attempt, group_id=group.group_id, prompt_id=group.prompt_id)
+
+    @property
+    def most_groups(self) -> int:
+        """Groups that the run issues in all."""
+        gone = len(self.ledger.quarantined) + len(self.ledger.evicted)
+        return self.goal * self.plan.groups_per_batch + gone
 
     def train_command(self) -> Train:
         groups = sorted(self.ledger.training.values(), key=lambda g: g.group_id)
@@ -175,16 +192,19 @@ class Scheduler:
         commands = self._train()
         if commands:
             self.stir()
+        if self._rebalance_is_due():
+            self.stir()
         if self.stirred:
             lanes = ready_lanes(self.lanes[i] for i in sorted(self.stirred))
             commands += self._splice(lanes)
+            commands += self._rebalance()
             commands += self._turn_over(lanes)
             commands += self._evaluate()
             commands += self._retire()
         if self.ledger.waiting:
             newest = self.window.newest if self.schedule.splices else None
             commands += resend_waiting(self.ledger, self.leases, ready_lanes(self.lanes), self.now, newest)
-        commands += self._issue()
+        commands += issue(self)
         if reached and not self.evaluations:
             self.stop("finished", f"{self.window.newest} iterations done")
         return commands
@@ -202,6 +222,22 @@ class Scheduler:
         pinned = self.schedule.pins(self.window)
         return self.window.newest if pinned is None else pinned
 
+    @property
+    def may_move(self) -> bool:
+        return self.schedule.moves and self.plan.migration != "off" and len(self.lanes) > 1
+
+    def _rebalance_is_due(self) -> bool:
+        """After a publish, and on a timer, which pressure brings forward."""
+        patience = self.plan.rebalance_seconds / (4 if self.under_pressure else 1)
+        return self.may_move and (self.rebalance_due or self.now - self.rebalanced_at >= patience)
+
+    def _rebalance(self) -> list[Command]:
+        """Divide lanes among versions anew, if it is time."""
+        if not self._rebalance_is_due():
+            return []
+        self.rebalance_due, self.rebalanced_at, self.under_pressure = False, self.now, False
+        return orchestrate(self)
+
     def _splice(self, lanes: list[Lane]) -> list[Command]:
         """Under schedules without C1: stand still while they ask for it, then go on under the newest version."""
         if self.schedule.splices is None:
@@ -210,31 +246,6 @@ class Scheduler:
             return pause(lanes)
         lease = self.now + self.plan.lease_seconds
         return continue_under(lanes, self.window.newest, self.schedule.splices == "cache", self.now, lease)
-
-    def _issue(self) -> list[Command]:
-        """Start new groups under the newest version of the roomiest lane, or the one the schedule pins, as far as the
-        schedule admits. What is not admitted under the newest version is admitted under no older one.
-        """
-        commands: list[Command] = []
-        most = self.goal * self.plan.groups_per_batch + len(self.ledger.quarantined)
-        while self.ledger.issued < most and self.vacant:
-            pinned = self.schedule.pins(self.window)
-            if not self.schedule.admits(self.window, self.window.newest if pinned is None else pinned):
-                break
-            lane = self._roomiest(pinned)
-            if lane is None:
-                break
-            version = lane.newest if pinned is None else pinned
-            assert version is not None
-            if not self.schedule.admits(self.window, version):
-                break
-            group = self.ledger.issue(version)
-            commands.append(send(self.ledger, self.leases, lane, version, group, group.members, self.now))
-        return commands
-
-    def _roomiest(self, version: int | None) -> Lane | None:
-        self.vacant = {lane for lane in self.vacant if self.lanes[lane].free > 0}
-        return roomiest([self.lanes[i] for i in sorted(self.vacant) if self.lanes[i].health is Health.READY], version)
 
     def _evaluate(self) -> list[Command]:
         commands: list[Command] = []
@@ -257,7 +268,16 @@ class Scheduler:
                 raise InvariantError(f"C3: group {group.group_id} has staleness {self.window.staleness(group.version)}")
         self.ledger.take(groups)
         self.window.iteration += 1
-        return [self.train_command()]
+        return [self.train_command(), *(self._evict() if self.plan.evicts else [])]
+
+    def _evict(self) -> list[Command]:
+        """Give up what no batch may hold any more (LongCat-Flash-Thinking, arXiv 2509.18883, Fig. 5)."""
+        commands: list[Command] = []
+        for group in [g for g in self.ledger.live.values() if self.window.staleness(g.version) > self.plan.bound]:
+            commands += self._abort(group)
+            self.ledger.evict(group)
+            commands.append(Evict(group.group_id, group.prompt_id, group.version))
+        return commands
 
     def _retire(self) -> list[Command]:
         """A version is retired once no trajectory and no evaluation needs it and no lane holds it."""

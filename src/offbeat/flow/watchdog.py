@@ -53,7 +53,7 @@ def _lease_ran_out(s: Scheduler, member: Member) -> list[Command]:
         s.leases.grant(member)
         return []
     reason = (
-        f"trajectory {member.trajectory_id} (prompt {member.group.group_id}, version {member.group.version}):"
+        f"trajectory {member.trajectory_id} (prompt {member.group.prompt_id}, version {member.group.version}):"
         f" no token for {s.plan.lease_seconds:.0f} s"
     )
     if s.now - lane.progress_at >= s.plan.lease_seconds:
@@ -77,12 +77,12 @@ def culprit(scheduler: Scheduler) -> str:
         member = min(running, key=lambda m: (m.group.version, m.trajectory_id))
         return (
             f"lane {member.lane} does not finish trajectory {member.trajectory_id}"
-            f" (prompt {member.group.group_id}, version {member.group.version})"
+            f" (prompt {member.group.prompt_id}, version {member.group.version})"
         )
     for group in scheduler.ledger.live.values():
         for member in group.members:
             if member.status is Status.FINISHED:
-                return f"the scorer does not answer for trajectory {member.trajectory_id} (prompt {group.group_id})"
+                return f"the scorer does not answer for trajectory {member.trajectory_id} (prompt {group.prompt_id})"
     if scheduler.evaluations:
         return f"the evaluation of version {min(scheduler.evaluations)} does not end"
     return "no work is under way"

@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offbeat import events as e
 from offbeat.backends import messages as m
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.errors import OffbeatError, RunDirectoryError
 from offbeat.live.held_out import HeldOutDesk
+from offbeat.live.lanes import LaneDesk
 from offbeat.live.prompts import PromptBook
 from offbeat.live.runlog import RunLog
 from offbeat.live.scoring import Scoring, Verdict
@@ -26,10 +29,6 @@ from offbeat.settings import Settings
 LEARNER = Name("learner")
 TICK_SECONDS = 1.0
 EXPORT_SECONDS = 120.0
-
-
-def lane_name(lane: int) -> Name:
-    return Name("lane", lane)
 
 
 class LiveWorld:
@@ -59,6 +58,7 @@ class LiveWorld:
         self._stop_reason = ""
         self.scoring = Scoring(backend, m.ScorerHello(self._dump), settings.task.reward_seconds)
         self.held_out = HeldOutDesk(prompts, self.scoring)
+        self.lanes = LaneDesk(backend, directory, settings.rollout.lanes_per_process, self._dump, self.origin)
 
     # -- World -----------------------------------------------------------------------------------------------
 
@@ -68,6 +68,7 @@ class LiveWorld:
 
     def next_event(self) -> e.Event:
         deadline = self._clock() + TICK_SECONDS
+        self.lanes.drop_unclaimed()
         while not self._pending:
             if self._stop_reason:
                 self._pending.append(e.StopRequested(self._stop_reason))
@@ -79,7 +80,10 @@ class LiveWorld:
                 break
             self._listen(deadline)
         self._now = max(self._now, self._clock())
-        return self._pending.popleft()
+        event = self._pending.popleft()
+        if isinstance(event, e.Departed):
+            self.lanes.offer(event)
+        return event
 
     def perform(self, command: e.Command) -> None:
         try:
@@ -120,41 +124,41 @@ class LiveWorld:
             return
         wait = min(until, limit) if limit is not None else until
         for name, message in self.backend.poll(wait - now):
-            if name.kind == "lane":
-                self._from_lane(name.number, message)
+            if name.kind == "rollout":
+                self._from_rollout(name, message)
             elif name == LEARNER:
                 self._from_learner(message)
             else:
                 self._from_scorer(message)
 
-    def _from_lane(self, lane: int, message: Any) -> None:
+    def _from_rollout(self, name: Name, message: Any) -> None:
         match message:
             case m.LaneUp():
-                self._pending.append(e.LaneReady(lane, message.slots))
+                self._pending.append(e.LaneReady(message.lane, message.slots))
             case m.WeightsLoaded():
-                self._pending.append(e.VersionLoaded(lane, message.version))
+                self._pending.append(e.VersionLoaded(message.lane, message.version))
             case m.Sampled():
-                self._sampled(lane, message)
+                self._sampled(message)
+            case m.SamplesGivenUp():
+                self._pending.append(msgspec.convert(message, e.Departed, from_attributes=True))
             case m.SampleFailed():
                 self._pending.append(e.GenerationFailed(message.trajectory_id, message.attempt, message.reason))
             case m.Beat():
-                self._pending.append(
-                    e.Progress(lane, message.trajectory_ids, message.tokens, message.busy_slots, message.decoded)
-                )
+                self._pending.append(msgspec.convert(message, e.Progress, from_attributes=True))
             case m.HeldOutAnswers():
                 self.held_out.score(message)
                 self.scoring.go_on(self._clock())
             case Died():
-                self._pending.append(e.LaneLost(lane, message.reason))
+                self._pending += self.lanes.lost(name, message.reason)
 
-    def _sampled(self, lane: int, message: m.Sampled) -> None:
+    def _sampled(self, message: m.Sampled) -> None:
         trajectory = self.prompts.with_text(message.trajectory)
         self.log.add_trajectory(trajectory)
         self._pending.append(
             e.Finished(
                 trajectory_id=trajectory.trajectory_id,
                 attempt=trajectory.attempt,
-                lane=lane,
+                lane=message.lane,
                 slot=message.slot,
                 version=trajectory.version,
                 tokens=len(trajectory.token_ids),
@@ -208,8 +212,7 @@ class LiveWorld:
     # -- doing -----------------------------------------------------------------------------------------------
 
     def _start_lane(self, command: e.StartLane) -> None:
-        hello = m.LaneHello(command.lane, str(self.directory), self._dump, self.origin)
-        self.backend.start(lane_name(command.lane), hello)
+        self._pending += self.lanes.start(command.lane)
 
     def _start_learner(self, command: e.StartLearner) -> None:
         digest = self.shelf.digests[command.version]
@@ -218,10 +221,10 @@ class LiveWorld:
 
     def _load(self, command: e.LoadVersion) -> None:
         digest = self.shelf.digests[command.version]
-        self.backend.send(lane_name(command.lane), m.LoadWeights(command.version, digest))
+        self.lanes.tell(m.LoadWeights(command.lane, command.version, digest))
 
     def _unload(self, command: e.UnloadVersion) -> None:
-        self.backend.send(lane_name(command.lane), m.UnloadWeights(command.version))
+        self.lanes.tell(m.UnloadWeights(command.lane, command.version))
 
     def _generate(self, command: e.Generate) -> None:
         prompt = self.prompts.prompt(command.prompt_id)
@@ -235,17 +238,24 @@ class LiveWorld:
             )
             self._pending.append(e.PromptRejected(command.group_id, reason))
             return
-        message = m.Sample(command.version, prompt.token_ids, command.trajectory_ids, command.attempts)
-        self.backend.send(lane_name(command.lane), message)
+        ids, attempts = command.trajectory_ids, command.attempts
+        self.lanes.tell(m.Sample(command.lane, command.version, prompt.token_ids, ids, attempts))
 
     def _abort(self, command: e.Abort) -> None:
-        self.backend.send(lane_name(command.lane), m.AbortSamples(command.trajectory_ids))
+        self.lanes.tell(m.AbortSamples(command.lane, command.trajectory_ids))
+
+    def _move(self, command: e.Move) -> None:
+        self.lanes.tell(m.GiveUpSamples(command.lane, command.trajectory_ids, command.keep_cache))
+
+    def _attach(self, command: e.Attach) -> None:
+        self.lanes.claim(command)
+        self.lanes.tell(m.TakeUpSamples(command.lane, command.trajectory_ids, command.attempts))
 
     def _pause(self, command: e.Pause) -> None:
-        self.backend.send(lane_name(command.lane), m.PauseSamples())
+        self.lanes.tell(m.PauseSamples(command.lane))
 
     def _continue(self, command: e.Continue) -> None:
-        self.backend.send(lane_name(command.lane), m.ContinueSamples(command.version, command.keep_cache))
+        self.lanes.tell(m.ContinueSamples(command.lane, command.version, command.keep_cache))
 
     def _score(self, command: e.Score) -> None:
         trajectory, _ = self.log.trajectory(command.trajectory_id, command.attempt)
@@ -260,7 +270,7 @@ class LiveWorld:
 
     def _evaluate(self, command: e.Evaluate) -> None:
         self.held_out.begin(command.version)
-        self.backend.send(lane_name(command.lane), m.AnswerHeldOut(command.version, self.held_out.token_ids))
+        self.lanes.tell(m.AnswerHeldOut(command.lane, command.version, self.held_out.token_ids))
 
     def _retire(self, command: e.Retire) -> None:
         self.shelf.retire(command.version)
@@ -275,6 +285,8 @@ class LiveWorld:
         e.UnloadVersion: _unload,
         e.Generate: _generate,
         e.Abort: _abort,
+        e.Move: _move,
+        e.Attach: _attach,
         e.Pause: _pause,
         e.Continue: _continue,
         e.Score: _score,
@@ -282,5 +294,6 @@ class LiveWorld:
         e.Evaluate: _evaluate,
         e.Retire: _retire,
         e.Quarantine: _nothing,
+        e.Evict: _nothing,
         e.Stop: _nothing,
     }

@@ -30,17 +30,19 @@ class Conservation:
     """Trajectories by where they are at the end of the log, each place counted on its own.
 
     `live` are those that a resumed run still holds: none once the run is finished. The law is
-    issued = live + consumed + quarantined; what is missing in that sum is lost.
+    issued = live + consumed + quarantined + evicted; what is missing in that sum is lost. `evicted` is 0 unless the
+    run was set to evict: their prompts were issued again.
     """
 
     issued: int
     live: int
     consumed: int
     quarantined: int
+    evicted: int
 
     @property
     def holds(self) -> bool:
-        return self.issued == self.live + self.consumed + self.quarantined
+        return self.issued == self.live + self.consumed + self.quarantined + self.evicted
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class Audit:
         lines = [
             f"run {self.outcome}, {self.versions} versions published, {self.trajectories} trajectories consumed",
             f"issued {c.issued} = live {c.live} + consumed {c.consumed} + quarantined {c.quarantined}"
+            f"{f' + evicted {c.evicted} (their prompts were queued again)' if c.evicted else ''}"
             f"{'' if c.holds else '  DOES NOT ADD UP'}",
             f"staleness mean {s.mean:.2f}, max {s.max}, bound {s.bound}"
             f"{'' if 'c3' in self.promised else ' (not promised)'}; "
@@ -230,6 +233,7 @@ def _conservation(run: Run, story: Story) -> Conservation:
         live=len(held) * size,
         consumed=len(story.consumed_groups) * size,
         quarantined=len(story.quarantined_groups) * size,
+        evicted=len(story.evicted_groups) * size,
     )
 
 
@@ -254,7 +258,7 @@ def _coverage(run: Run, story: Story) -> dict[str, Coverage]:
         prompt = run.prompts.get(group_id)
         groups[prompt.dataset if prompt else "unknown"].append(dispatch)
     consumed, quarantined = story.consumed_groups, story.quarantined_groups
-    settled = consumed | quarantined
+    settled = consumed | quarantined | story.evicted_groups
     return {
         dataset: Coverage(
             issued=len(issued),

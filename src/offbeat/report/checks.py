@@ -9,7 +9,7 @@ Every function reads the story and yields one `Breach` for each thing found. Non
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from offbeat.report.laws import Breach, promised
@@ -72,8 +72,9 @@ def _c1_spans(run: Run, story: Story) -> Iterator[Breach]:
 
 
 def unsettled(run: Run, story: Story) -> dict[int, str]:
-    """Issued groups that are neither consumed nor quarantined: why each is lost, empty if a resume still holds it."""
-    settled = story.consumed_groups | story.quarantined_groups
+    """Issued groups that are neither consumed, quarantined nor evicted: why each is lost, empty if a resume still
+    holds it."""
+    settled = story.consumed_groups | story.quarantined_groups | story.evicted_groups
     return {group_id: _why_lost(run, story, group_id) for group_id in story.first_dispatch if group_id not in settled}
 
 
@@ -84,6 +85,20 @@ def c2_lost(run: Run, story: Story) -> Iterator[Breach]:
             issued = story.first_dispatch[group_id]
             where = f"group {group_id}, issued at seq {issued.seq} under version {issued.version}"
             yield Breach("lost", f"{where}: {why}", story.group_size)
+    yield from _evicted_for_good(run, story)
+
+
+def _evicted_for_good(run: Run, story: Story) -> Iterator[Breach]:
+    """Only a run set to evict may do so, and it must issue the prompt again."""
+    asked_for = run.settings.schedule.at_bound == "evict"
+    issued = Counter(dispatch.prompt_id for dispatch in story.first_dispatch.values())
+    for seq, command in story.evictions:
+        issued[command.prompt_id] -= 1
+        what = f"group {command.group_id}, prompt {command.prompt_id}: evicted at seq {seq}"
+        if not asked_for:
+            yield Breach("lost", f"{what}, though schedule.at_bound is drain", story.group_size)
+        elif story.outcome == "finished" and issued[command.prompt_id] < 1:
+            yield Breach("lost", f"{what} and its prompt never issued again", story.group_size)
 
 
 def _why_lost(run: Run, story: Story, group_id: int) -> str:
@@ -155,8 +170,9 @@ def c3_bounded_staleness(run: Run, story: Story) -> Iterator[Breach]:
 def conservation(run: Run, story: Story) -> Iterator[Breach]:
     """Every issued group is in exactly one place, ids have no gap, and a trajectory runs once at a time."""
     issued, consumed, quarantined = set(story.first_dispatch), story.consumed_groups, story.quarantined_groups
-    for group_id in sorted(consumed & quarantined):
-        yield Breach("conservation", f"group {group_id}: both consumed and quarantined", story.group_size)
+    evicted = story.evicted_groups
+    for group_id in sorted((consumed & quarantined) | (consumed & evicted) | (quarantined & evicted)):
+        yield Breach("conservation", f"group {group_id}: consumed, quarantined or evicted: twice", story.group_size)
     for group_id in sorted((consumed | quarantined) - issued):
         yield Breach("conservation", f"group {group_id}: consumed or quarantined, but never issued", story.group_size)
     for group_id in sorted(set(range(max(issued, default=-1) + 1)) - issued):
@@ -169,6 +185,8 @@ def conservation(run: Run, story: Story) -> Iterator[Breach]:
         for again in tries[1:]:
             text = f"trajectory {first.trajectory_id}: attempt {first.attempt} dispatched at seq {first.seq}"
             yield Breach("conservation", f"{text} and again at seq {again.seq}")
+    for text in story.astray:
+        yield Breach("conservation", text)
     for dispatch, reason in story.repeated:
         text = f"trajectory {dispatch.trajectory_id}: attempt {dispatch.attempt} dispatched at seq {dispatch.seq}"
         yield Breach("conservation", f"{text}, though {reason}")

@@ -26,6 +26,7 @@ SENTENCES: dict[Law, str] = {
 NOT_PROMISED: dict[str, frozenset[Law]] = {
     "partial": frozenset({"c1", "c3"}),
     "in-flight": frozenset({"c1", "c3"}),
+    "repack": frozenset({"c3"}),
 }
 
 

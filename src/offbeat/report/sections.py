@@ -166,6 +166,7 @@ def audit_section(audited: Audit) -> str:
     c = audited.conservation
     sums = (
         f"{c.issued:,} issued = {c.live:,} live + {c.consumed:,} consumed + {c.quarantined:,} quarantined"
+        f"{f' + {c.evicted:,} evicted' if c.evicted else ''}"
         f"{'' if c.holds else ': does not add up'}."
     )
     lengths = audited.lengths

@@ -8,7 +8,7 @@ the log, with the groups of the last Train command before it. This file judges n
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from offbeat import events as e
 from offbeat.report.read import Record, Run
@@ -58,7 +58,8 @@ class Story:
     iteration (`trains_of`).
 
     `scores` holds what came for the accepted attempt, in order; the first one counts. `repeated` are dispatches of
-    a trajectory whose earlier attempt still ran or was accepted already. `continues` are (seq, version) by lane.
+    a trajectory whose earlier attempt still ran or was accepted already. `continues` are (seq, version) by lane,
+    `departures` what lanes gave up for others; `astray` says what was attached without having departed.
     """
 
     group_size: int
@@ -72,12 +73,16 @@ class Story:
     consumptions: list[Consumption] = field(default_factory=list)
     unexplained: list[tuple[int, e.Trained]] = field(default_factory=list)
     quarantines: list[tuple[int, float, e.Quarantine]] = field(default_factory=list)
+    evictions: list[tuple[int, e.Evict]] = field(default_factory=list)
+    departures: list[e.Departed] = field(default_factory=list)
+    astray: list[str] = field(default_factory=list)
     evaluations: list[tuple[float, e.Evaluated]] = field(default_factory=list)
     sessions: list[tuple[int, float, e.Opened]] = field(default_factory=list)
     stops: list[tuple[int, e.Stop]] = field(default_factory=list)
     repeated: list[tuple[Dispatch, str]] = field(default_factory=list)
     continues: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     _running: dict[int, Dispatch] = field(default_factory=dict)
+    _departed: e.Departed | None = None
 
     def members(self, group_id: int) -> range:
         """The trajectory ids of a group."""
@@ -90,6 +95,10 @@ class Story:
     @property
     def quarantined_groups(self) -> set[int]:
         return {command.group_id for _, _, command in self.quarantines}
+
+    @property
+    def evicted_groups(self) -> set[int]:
+        return {command.group_id for _, command in self.evictions}
 
     @property
     def outcome(self) -> str:
@@ -129,6 +138,7 @@ class Story:
 
     def take(self, record: Record) -> None:
         """The event first, then the commands it caused, in order."""
+        self._departed = None
         self._event(record.seq, record.now, record.event)
         for command in record.commands:
             self._command(record.seq, record.now, command)
@@ -140,6 +150,9 @@ class Story:
                 self._running.clear()
             case e.LaneLost(lane=lane):
                 self._stop_lane(lane)
+            case e.Departed():
+                self.departures.append(event)
+                self._departed = event
             case e.Finished():
                 self._finished(Heard(seq, now, event))
             case e.GenerationFailed():
@@ -166,6 +179,10 @@ class Story:
             case e.Abort():
                 for trajectory_id in command.trajectory_ids:
                     self._running.pop(trajectory_id, None)
+            case e.Attach():
+                self._attached(seq, command)
+            case e.Evict():
+                self.evictions.append((seq, command))
             case e.Continue():
                 self.continues[command.lane].append((seq, command.version))
             case e.Train():
@@ -176,6 +193,21 @@ class Story:
                 self.stops.append((seq, command))
             case _:
                 pass
+
+    def _attached(self, seq: int, command: e.Attach) -> None:
+        """A trajectory that runs changes lanes if it departed, in the same attempt, from the lane it ran on."""
+        left = self._departed
+        gone = set(zip(left.trajectory_ids, left.attempts, strict=True)) if left else set()
+        for key in zip(command.trajectory_ids, command.attempts, strict=True):
+            running = self._running.get(key[0])
+            if left is None or key not in gone or running is None or running.attempt != key[1]:
+                self.astray.append(f"trajectory {key[0]}, attempt {key[1]}: attached at seq {seq}, but did not depart")
+            elif not running.lane == left.lane == command.origin:
+                self.astray.append(
+                    f"trajectory {key[0]}: attached from lane {command.origin} at seq {seq}, it ran on {running.lane}"
+                )
+            else:
+                self._running[key[0]] = replace(running, lane=command.lane)
 
     def _stop_lane(self, lane: int) -> None:
         self._running = {t: dispatch for t, dispatch in self._running.items() if dispatch.lane != lane}

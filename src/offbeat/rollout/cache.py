@@ -20,6 +20,11 @@ UNSEEN = -1e30
 Ints = NDArray[np.int64]
 
 
+def blocks_for(tokens: int) -> int:
+    """How many blocks hold so many tokens."""
+    return -(-tokens // BLOCK)
+
+
 class BlockCache:
     """`keys` [layers, blocks, kv_heads, head_dim, BLOCK] and `values` [layers, blocks, kv_heads, BLOCK, head_dim],
     float32, are views of `store` [layers, elements].
@@ -29,9 +34,12 @@ class BlockCache:
     blocks are first written.
     """
 
-    def __init__(self, shape: ModelShape, slots: int, context: int) -> None:
-        per_slot = -(-context // BLOCK)
-        blocks, kv, dim = 1 + slots * per_slot, shape.kv_heads, shape.head_dim
+    def __init__(self, shape: ModelShape, slots: int, context: int, tokens: int | None = None) -> None:
+        """Room for `context` tokens in every slot, or for `tokens` in all (rounded up to blocks) where that is less."""
+        per_slot = blocks_for(context)
+        most = slots * per_slot if tokens is None else min(slots * per_slot, blocks_for(tokens))
+        blocks, kv, dim = 1 + most, shape.kv_heads, shape.head_dim
+        self.bounded = most < slots * per_slot
         half = blocks * kv * dim * BLOCK
         self.store = torch.from_numpy(np.zeros((shape.layers, 2 * half), dtype=np.float32))
         self.keys = self.store[:, :half].view(shape.layers, blocks, kv, dim, BLOCK)
@@ -51,7 +59,7 @@ class BlockCache:
 
     def reserve(self, slot: int, tokens: int) -> None:
         """Give the slot blocks for so many tokens in all; those it has stay."""
-        for ordinal in range(int(self.owned[slot]), -(-tokens // BLOCK)):
+        for ordinal in range(int(self.owned[slot]), blocks_for(tokens)):
             block = heapq.heappop(self._free)
             self.table[slot, ordinal], self.owner[block], self._ordinal[block] = block, slot, ordinal
             self.owned[slot] = ordinal + 1
@@ -79,6 +87,38 @@ class BlockCache:
             self._see(np.full(count, slot), np.arange(count))
         self._copy(np.concatenate(source), np.concatenate(target))
 
+    @property
+    def free(self) -> int:
+        """Blocks that belong to no slot."""
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        """Blocks that belong to a slot."""
+        return len(self.owner) - 1 - len(self._free)
+
+    def missing(self, slots: Ints, tokens: Ints) -> Ints:
+        """Blocks that each of these slots lacks to hold so many tokens."""
+        lacking: Ints = -(-tokens // BLOCK) - self.owned[slots]
+        return lacking
+
+    def read(self, slot: int, tokens: int) -> bytes:
+        """The first `tokens` keys and values of a slot: float32, little-endian [2, layers, tokens, kv_heads,
+        head_dim]."""
+        layers = len(self.store)
+        elements = self._elements(*self._blocks(np.full(tokens, slot), np.arange(tokens)))
+        pairs = self.store.index_select(1, elements.view(-1)).view(layers, tokens, 2, -1)
+        return bytes(pairs.permute(2, 0, 1, 3).numpy().astype("<f4").tobytes())
+
+    def restore(self, slot: int, tokens: int, data: bytes) -> None:
+        """Give a slot that has no blocks what `read` gave: from now on it holds these tokens."""
+        self.reserve(slot, tokens)
+        layers = len(self.store)
+        flat = np.frombuffer(data, dtype="<f4").astype(np.float32).reshape(2, layers, tokens, -1)
+        elements = self.place(np.full(tokens, slot), np.arange(tokens))
+        pairs = np.ascontiguousarray(flat.transpose(1, 2, 0, 3)).reshape(layers, -1)
+        self.store.index_copy_(1, elements.view(-1), torch.from_numpy(pairs))
+
     def _copy(self, source: Ints, target: Ints) -> None:
         to, of = torch.from_numpy(target), torch.from_numpy(source)
         self.keys[:, to] = self.keys[:, of]
@@ -92,17 +132,22 @@ class BlockCache:
     def place(self, slots: Ints, positions: Ints) -> torch.Tensor:
         """These positions [W] of these slots hold tokens from now on. Returns where in a layer's `store` the keys
         and then the values of each go [W, 2 kv_heads * head_dim]."""
-        blocks, offsets = self._see(slots, positions)
+        return self._elements(*self._see(slots, positions))
+
+    def _elements(self, blocks: Ints, offsets: Ints) -> torch.Tensor:
         base = blocks * self._block_size
         keys = (base + offsets)[:, None] + self._key_start
         values = (base + offsets * self._dim)[:, None] + self._value_start
         return torch.from_numpy(np.concatenate([keys, values], axis=1))
 
     def _see(self, slots: Ints, positions: Ints) -> tuple[Ints, Ints]:
-        ordinals, offsets = np.divmod(positions, BLOCK)
-        blocks = self.table[slots, ordinals]
+        blocks, offsets = self._blocks(slots, positions)
         self._mask[blocks, offsets] = 0.0
         return blocks, offsets
+
+    def _blocks(self, slots: Ints, positions: Ints) -> tuple[Ints, Ints]:
+        ordinals, offsets = np.divmod(positions, BLOCK)
+        return self.table[slots, ordinals], offsets
 
     def tidy(self) -> None:
         """Close the holes where they are many and find the new span. To be called before blocks are read."""

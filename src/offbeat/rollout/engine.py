@@ -1,29 +1,30 @@
 """The local rollout engine: continuous batching over several policy versions at once.
 
 Invariants: C1, a request is decoded by its own version's weights or not at all, `switch` aside; every accepted
-request is answered exactly once, aborted, or named in the error that ended it; a step that raises leaves all others
-as they were. Knows no processes, files (but weights) or text. Formula-level parts: `forward`, `attention`, `sampling`.
+request is answered exactly once, aborted, detached, or named in the error that ended it; a step that raises leaves
+all others as they were. Knows no processes, files (but weights) or text. Who is in a slot is up to `parking`;
+formula-level parts are `forward`, `attention` and `sampling`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 
 from offbeat.errors import EngineError
-from offbeat.ports import Completion, Request, Sampling
+from offbeat.ports import Completion, Parcel, Request
 from offbeat.rollout.batch import Batch, SharedPrompt, decode_batch, mixed_batch, whole_sequence
-from offbeat.rollout.cache import BlockCache
+from offbeat.rollout.cache import BLOCK, BlockCache, blocks_for
+from offbeat.rollout.checks import check_parcel, check_request, check_tokens
 from offbeat.rollout.config import read_shape
 from offbeat.rollout.forward import logits, rotation_table
+from offbeat.rollout.parking import Parking
 from offbeat.rollout.sampling import draw
-from offbeat.rollout.slots import PromptKey, Slots, key_of
+from offbeat.rollout.slots import PromptKey, Slots
 from offbeat.rollout.weights import VersionWeights, read_weights
 
 
@@ -46,9 +47,19 @@ class Engine:
     those of the temperature-1 distribution without cut. The caller sets the number of torch threads; 1 is meant.
     """
 
-    def __init__(self, model_dir: Path, slots: int, context: int, prefill_tokens: int = 4096) -> None:
+    def __init__(
+        self,
+        model_dir: Path,
+        slots: int,
+        context: int,
+        prefill_tokens: int = 4096,
+        kv_tokens: int | None = None,
+    ) -> None:
         """`context` bounds prompt + response in tokens. `prefill_tokens` bounds the prompt tokens one step takes
-        up (a longer prompt goes alone). Raises EngineError for an unsupported or unreadable model."""
+        up (a longer prompt goes alone). `kv_tokens` bounds the tokens of keys and values held in the block cache,
+        rounded up to blocks (None: slots x context); what does not fit is parked in plain memory.
+
+        Raises EngineError for an unsupported or unreadable model and where one response might never fit."""
         self._shape = read_shape(model_dir)
         if slots < 1 or context < 2 or prefill_tokens < 1:
             raise EngineError(f"slots = {slots}, context = {context}: needs at least 1 slot and 2 tokens of context")
@@ -56,18 +67,21 @@ class Engine:
             raise EngineError(
                 f"context = {context} is more than the model's max_position_embeddings = {self._shape.max_positions}"
             )
+        if kv_tokens is not None and blocks_for(kv_tokens) < blocks_for(context):
+            raise EngineError(
+                f"kv_tokens = {kv_tokens} cannot hold one response of context = {context};"
+                f" give at least {blocks_for(context) * BLOCK}"
+            )
         self.slots = slots
         self.context = context
         self._prefill_tokens = prefill_tokens
         self._rotation = rotation_table(self._shape, context)
-        self._cache = BlockCache(self._shape, slots, context)
+        self._cache = BlockCache(self._shape, slots, context, kv_tokens)
         self._slots = Slots(slots, context)
+        self._parking = Parking(self._slots, self._cache, prefill_tokens)
         self._eos = np.zeros(self._shape.vocab, dtype=np.bool_)
         self._eos[[token for token in self._shape.eos_ids if 0 <= token < self._shape.vocab]] = True
         self._weights: dict[int, VersionWeights] = {}
-        self._queue: deque[Request] = deque()
-        self._unfinished: set[int] = set()
-        self._suspended: set[int] = set()
 
     # -- versions ----------------------------------------------------------------------------------------------
 
@@ -85,7 +99,7 @@ class Engine:
     def unload(self, version: int) -> None:
         """Forget a version. Raises EngineError while a request needs it and for one that is not loaded."""
         self._known(version)
-        users = [r.request_id for r in (*self._queue, *self._slots.requests()) if r.version == version]
+        users = [r.request_id for r in self._parking.requests() if r.version == version]
         if users:
             raise EngineError(
                 f"version {version} is needed by {len(users)} requests, first {users[0]}; abort them first"
@@ -107,79 +121,69 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises EngineError for an unknown version, an id in use, and what does not fit."""
-        self._known(request.version)
-        name = f"request {request.request_id}"
-        if request.request_id in self._unfinished:
-            raise EngineError(f"{name} is already here; ids are unique among unfinished requests")
-        if request.max_new_tokens < 1:
-            raise EngineError(f"{name}: max_new_tokens = {request.max_new_tokens}; ask for at least 1")
-        if len(request.prompt_ids) >= self.context:
-            raise EngineError(
-                f"{name}: a prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {self.context}"
-            )
-        self._check_tokens(name, request.prompt_ids)
-        _check_sampling(name, request.sampling)
-        self._queue.append(request)
-        self._unfinished.add(request.request_id)
+        self._admissible(request)
+        check_request(request, self._shape, self.context)
+        self._parking.add(Parcel(request), in_front=False)
+
+    def attach(self, parcel: Parcel) -> None:
+        """Go on with a request that was detached here or from an engine of the same model, before all that are
+        queued (the last attached is the first). Tokens it has count towards its limit.
+
+        Raises EngineError for an unknown version, an id in use, a cache that does not fit the model, and tokens that
+        do not fit the context or leave nothing to sample."""
+        self._admissible(parcel.request)
+        check_parcel(parcel, self._shape, self.context)
+        self._parking.add(parcel, in_front=True)
+
+    def detach(self, request_ids: Sequence[int], keep_cache: bool = True) -> list[Parcel]:
+        """Take these out, running, queued, suspended or parked, in this order; unknown ids are ignored. Attached
+        anywhere they are not suspended. Without `keep_cache` the next engine computes all their tokens again."""
+        return self._parking.remove(request_ids, keep_cache)
 
     def abort(self, request_ids: Sequence[int]) -> None:
-        """Forget these requests, running or queued; unknown ids are ignored."""
-        gone = self._unfinished.intersection(request_ids)
-        if not gone:
-            return
-        self._queue = deque(request for request in self._queue if request.request_id not in gone)
-        for slot in [self._slots.slot_of(request_id) for request_id in gone]:
-            if slot is not None:
-                self._free(slot)
-        self._unfinished -= gone
-        self._suspended -= gone
+        """Forget these requests, running, queued or parked; unknown ids are ignored."""
+        self._parking.remove(request_ids, keep_cache=False)
 
     def suspend(self, request_ids: Sequence[int]) -> None:
         """Decode nothing of these requests until `switch` names them; unknown ids are ignored."""
-        self._suspended |= self._unfinished.intersection(request_ids)
-        for slot in map(self._slots.slot_of, request_ids):
-            if slot is not None:
-                self._slots.suspended[slot] = True
+        self._parking.suspend(request_ids)
 
     def switch(self, request_ids: Sequence[int], version: int, keep_cache: bool) -> None:
-        """These requests go on under `version`, queued ones from the start; unknown ids are ignored.
+        """These requests go on under `version`, those not begun from the start; unknown ids are ignored.
 
-        A running one begins a new span. Its log-probs are those of `version` over the keys and values that are there:
+        A begun one begins a new span. Its log-probs are those of `version` over the keys and values that are there:
         with `keep_cache` those of the earlier versions, otherwise its own (prompt and tokens are computed again).
         Raises EngineError for a version that is not loaded.
         """
         self._known(version)
-        named = self._unfinished.intersection(request_ids)
-        self._suspended -= named
-        self._queue = deque(
-            msgspec.structs.replace(request, version=version) if request.request_id in named else request
-            for request in self._queue
-        )
-        for slot in map(self._slots.slot_of, named):
-            if slot is None:
-                continue
-            if not keep_cache:
-                self._cache.release(slot)
-            self._slots.switch(slot, version, keep_cache)
+        self._parking.switch(request_ids, version, keep_cache)
 
     def decoded(self) -> dict[int, int]:
-        """Tokens decoded so far of each unfinished request; queued ones count 0."""
-        return {**{request.request_id: 0 for request in self._queue}, **self._slots.decoded()}
+        """Tokens decoded so far of each unfinished request; those not begun count 0."""
+        return self._parking.decoded()
 
-    def _check_tokens(self, name: str, token_ids: Sequence[int]) -> None:
-        if not token_ids:
-            raise EngineError(f"{name}: no tokens; give at least one")
-        if min(token_ids) < 0 or max(token_ids) >= self._shape.vocab:
-            raise EngineError(f"{name}: a token id is outside the vocabulary of {self._shape.vocab}")
+    def parked(self) -> tuple[int, ...]:
+        """Requests whose keys and values are put aside until there is room, oldest version and request first."""
+        return self._parking.parked()
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of keys and values that the used blocks of the cache have room for."""
+        return self._cache.used * BLOCK
+
+    def _admissible(self, request: Request) -> None:
+        self._known(request.version)
+        if request.request_id in self._parking:
+            raise EngineError(f"request {request.request_id} is already here; ids are unique among unfinished requests")
 
     # -- decoding ----------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
-        """Move queued requests into free slots (their prompts are computed in the same pass) and sample one token
-        for every running request. Returns what finished.
+        """Move parked and queued requests into free slots (prompts are computed in the same pass) and sample one
+        token for every running request. Returns what finished.
 
-        Raises NonFiniteLogits naming the requests it dropped; nothing else changed then but queue and slots.
+        Raises NonFiniteLogits naming the requests it dropped; nothing else changed then but who is in which slot.
         """
         batch = self._next_batch()
         if batch is None:
@@ -192,15 +196,10 @@ class Engine:
             raise self._dropped(batch.slots[~drawn.finite].tolist())
         self._slots.advance(batch.slots)
         finished = self._slots.record(batch.slots, drawn, self._eos)
-        completions = []
-        for slot in finished:
-            self._cache.release(slot)
-            completions.append(self._slots.complete(slot, self._eos))
-        self._unfinished.difference_update(completion.request_id for completion in completions)
-        return completions
+        return [self._parking.complete(slot, self._eos) for slot in finished]
 
     def _next_batch(self) -> Batch | None:
-        self._admit()
+        self._parking.fill()
         live = np.flatnonzero(self._slots.running())
         if not live.size:
             return None
@@ -222,42 +221,9 @@ class Engine:
             return decode_batch(self._slots, self._cache, self._weights)
         return mixed_batch(self._slots, self._cache, list(prompts.values()), self._weights)
 
-    def _admit(self) -> None:
-        """First come, first served. A prompt that a running slot holds is copied from there; the others count, once
-        each, against the budget of prompt tokens."""
-        if not self._queue:
-            return
-        budget, seen, adopted = self._prefill_tokens, set[PromptKey](), []
-        suspended = [request for request in self._queue if request.request_id in self._suspended]
-        if suspended:
-            self._queue = deque(request for request in self._queue if request.request_id not in self._suspended)
-        for slot in np.flatnonzero(~self._slots.live).tolist():
-            if not self._queue:
-                break
-            key = key_of(self._queue[0])
-            holder = self._slots.holder(key) if len(key[1]) > 1 else None
-            if holder is None and key not in seen:
-                budget -= len(key[1])
-                if seen and budget < 0:
-                    break
-                seen.add(key)
-            self._slots.take(slot, self._queue.popleft())
-            if holder is not None:
-                adopted.append((slot, holder, len(key[1]) - 1))
-        self._queue.extendleft(reversed(suspended))
-        if adopted:
-            self._cache.adopt(*map(list, zip(*adopted, strict=True)))
-            for slot, _, _ in adopted:
-                self._slots.adopt(slot)
-
-    def _free(self, slot: int, wipe: bool = False) -> Request:
-        self._cache.release(slot, wipe)
-        return self._slots.drop(slot)
-
     def _dropped(self, slots: list[int]) -> NonFiniteLogits:
-        gone = [self._free(slot, wipe=True) for slot in slots]
+        gone = [self._parking.drop(slot) for slot in slots]
         ids = tuple(request.request_id for request in gone)
-        self._unfinished.difference_update(ids)
         return NonFiniteLogits(ids, tuple(sorted({request.version for request in gone})))
 
     @torch.inference_mode()
@@ -268,8 +234,8 @@ class Engine:
         """
         weights = self._known(version)
         sequence = [*prompt_ids, *response_ids]
-        self._check_tokens("score: prompt", prompt_ids)
-        self._check_tokens("score: response", response_ids)
+        check_tokens("score: prompt", prompt_ids, self._shape)
+        check_tokens("score: response", response_ids, self._shape)
         if len(sequence) > self.context:
             raise EngineError(f"score: {len(sequence)} tokens do not fit in a context of {self.context}")
         rows = whole_sequence(sequence[:-1], len(prompt_ids) - 1, weights)
@@ -278,12 +244,3 @@ class Engine:
         if not all(map(math.isfinite, taken)):
             raise EngineError(f"score: log-probs under version {version} are not finite")
         return taken
-
-
-def _check_sampling(name: str, sampling: Sampling) -> None:
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        raise EngineError(f"{name}: temperature = {sampling.temperature}; give 0 (greedy) or more")
-    if sampling.top_k < 0:
-        raise EngineError(f"{name}: top_k = {sampling.top_k}; give 0 (all) or more")
-    if not 0 < sampling.top_p <= 1:
-        raise EngineError(f"{name}: top_p = {sampling.top_p}; give a share in (0, 1]")

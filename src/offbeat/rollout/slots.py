@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.ports import Completion, Request
+from offbeat.ports import Completion, Parcel, Request
 from offbeat.records import Span
 from offbeat.rollout.sampling import Draw, RowSampling, seed_word
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 PromptKey = tuple[int, tuple[int, ...]]
 """A version and the prompt ids under it: what two requests must share to share keys and values."""
 
@@ -34,6 +35,7 @@ class Slots:
         self.length = np.zeros(slots, dtype=np.int64)
         self.last = np.zeros(slots, dtype=np.int64)
         self.count = np.zeros(slots, dtype=np.int64)
+        self._prompt = np.zeros(slots, dtype=np.int64)
         self._limit = np.zeros(slots, dtype=np.int64)
         self._seed = np.zeros(slots, dtype=np.uint64)
         self._temperature = np.ones(slots, dtype=np.float64)
@@ -48,11 +50,27 @@ class Slots:
         self._holders: dict[PromptKey, list[int]] = {}
         self._context = context
 
-    def take(self, slot: int, request: Request) -> None:
-        """Begin a request in a free slot."""
+    def take(self, slot: int, parcel: Parcel) -> None:
+        """Begin or go on with a request in a free slot, whose cache holds the parcel's. It lends its prompt to nobody
+        before it has computed it: the parcel does not say whose keys and values it holds."""
+        request, ends, count = parcel.request, list[tuple[int, int]](), 0
+        for span in parcel.spans:
+            end = count + len(span.token_ids)
+            self._tokens[slot, count:end] = span.token_ids
+            self._logprobs[slot, count:end] = span.behaviour_logprobs
+            if span.behaviour_support is not None:
+                self._support.setdefault(slot, []).extend(map(np.array, span.behaviour_support))
+            ends.append((span.version, end))
+            count = end
+        if ends and ends[-1][0] == request.version:
+            ends.pop()
+        if ends:
+            self._earlier[slot] = ends
         self.live[slot] = True
         self.version[slot] = request.version
-        self.length[slot] = self.count[slot] = 0
+        self.length[slot], self.count[slot] = parcel.cached, count
+        self.last[slot] = self._tokens[slot, count - 1] if count else request.prompt_ids[-1]
+        self._prompt[slot] = len(request.prompt_ids)
         self._limit[slot] = min(request.max_new_tokens, self._context - len(request.prompt_ids))
         self._seed[slot] = seed_word(request.seed)
         self._temperature[slot] = request.sampling.temperature
@@ -77,7 +95,12 @@ class Slots:
             if not holders:
                 del self._holders[key_of(request)]
 
-    def running(self) -> NDArray[np.bool_]:
+    def free(self) -> int | None:
+        """A slot that is not live, the lowest."""
+        slot = int(self.live.argmin())
+        return None if self.live[slot] else slot
+
+    def running(self) -> Bools:
         """Which slots are to be decoded [slots]."""
         return self.live & ~self.suspended
 
@@ -91,7 +114,9 @@ class Slots:
         the slot owes its prefix again."""
         request, count = self._request[slot], int(self.count[slot])
         spans = self._earlier.setdefault(slot, [])
-        if request.version != version and count > (spans[-1][1] if spans else 0):
+        if spans and spans[-1] == (version, count):
+            spans.pop()
+        elif request.version != version and count > (spans[-1][1] if spans else 0):
             spans.append((request.version, count))
         self._hold_no_more(slot, request)
         self._request[slot] = msgspec.structs.replace(request, version=version)
@@ -99,6 +124,11 @@ class Slots:
         self.suspended[slot] = False
         if not keep_cache:
             self.length[slot] = 0
+
+    def extent(self, at: Ints) -> Ints:
+        """Tokens of prompt and response so far, all of which the next step needs in the cache."""
+        total: Ints = self._prompt[at] + self.count[at]
+        return total
 
     def holder(self, key: PromptKey) -> int | None:
         """A running slot whose cache begins with this prompt under this version."""
@@ -137,7 +167,7 @@ class Slots:
             self.length[slot] = len(request.prompt_ids) + int(self.count[slot])
             self._holders.setdefault(key_of(request), []).append(slot)
 
-    def record(self, at: Ints, draw: Draw, eos: NDArray[np.bool_]) -> list[int]:
+    def record(self, at: Ints, draw: Draw, eos: Bools) -> list[int]:
         """Append the drawn tokens of slots `at` and return the slots that are finished."""
         count = self.count[at]
         self._tokens[at, count] = draw.tokens
@@ -150,14 +180,21 @@ class Slots:
         finished: list[int] = at[eos[draw.tokens] | (count + 1 >= self._limit[at])].tolist()
         return finished
 
-    def complete(self, slot: int, eos: NDArray[np.bool_]) -> Completion:
+    def complete(self, slot: int, eos: Bools) -> Completion:
         """Free a finished slot and hand its response over."""
-        support = self._support.get(slot)
-        ends = self._earlier.get(slot, [])
+        spans = self.spans(slot)
         request = self.drop(slot)
+        stopped = eos[self.last[slot]]
+        return Completion(request.request_id, slot, spans, "stop" if stopped else "length")
+
+    def spans(self, slot: int) -> tuple[Span, ...]:
+        """The response so far; adjacent spans are of different versions, and none is empty."""
+        support, ends = self._support.get(slot), list(self._earlier.get(slot, ()))
         count = int(self.count[slot])
+        if count > (ends[-1][1] if ends else 0):
+            ends.append((self._request[slot].version, count))
         spans, start = [], 0
-        for version, end in [*ends, (request.version, count)]:
+        for version, end in ends:
             kept = None if support is None else tuple(tuple(ids.tolist()) for ids in support[start:end])
             spans.append(
                 Span(
@@ -168,5 +205,4 @@ class Slots:
                 )
             )
             start = end
-        stopped = eos[self._tokens[slot, count - 1]]
-        return Completion(request.request_id, slot, tuple(spans), "stop" if stopped else "length")
+        return tuple(spans)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from offbeat.testing import generator_laws as laws
+from offbeat.testing import migration_laws
 from offbeat.testing.generator_laws import GeneratorCase
 
 __all__ = ["GENERATOR_LAWS", "GeneratorCase", "check_generator"]
@@ -27,6 +28,8 @@ GENERATOR_LAWS: Mapping[str, Callable[[GeneratorCase], None]] = {
         laws.aborted_are_forgotten,
         laws.versions_come_and_go,
         laws.misfits_are_refused,
+        migration_laws.detached_go_on_elsewhere,
+        migration_laws.what_cannot_be_attached_is_refused,
     )
 }
 

@@ -8,57 +8,12 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from offbeat import events as e
-from offbeat.records import StepReport
-
-EMPTY_REPORT = StepReport(
-    iteration=0,
-    trajectories=0,
-    tokens=0,
-    prompt_tokens=0,
-    reward_mean=0.0,
-    reward_std=0.0,
-    zero_advantage_groups=0,
-    loss=0.0,
-    gradient_norm=0.0,
-    ratio_mean=1.0,
-    ratio_max=1.0,
-    clip_share=0.0,
-    policy_lag_kl=0.0,
-    entropy=0.0,
-    learning_rate=0.0,
-    skipped_updates=0,
-    consecutive_skips=0,
-    train_seconds=0.0,
-    publish_seconds=0.0,
-)
-
-
-class _Running:
-    """A response under way: `left` tokens at `since`, one a second; `plan` tells its scheduled end from older ones."""
-
-    def __init__(self, attempt: int, version: int, tokens: int, now: float) -> None:
-        self.attempt = attempt
-        self.versions = [version]
-        self.tokens = tokens
-        self.started = self.since = now
-        self.left = float(tokens)
-        self.plan = 0
-
-
-class _Lane:
-    def __init__(self, slots: int) -> None:
-        self.life = 0
-        self.slots = slots
-        self.loaded: set[int] = set()
-        self.queue: deque[tuple[int, int, int]] = deque()
-        self.running: dict[int, _Running] = {}
-        self.decoded = 0
-        self.paused = False
+from offbeat.testing.empty_report import EMPTY_REPORT
+from offbeat.testing.fake_lane import FakeLane, Queued, Response
 
 
 class FakeWorld:
@@ -81,7 +36,7 @@ class FakeWorld:
         version: int = 0,
     ) -> None:
         self.rng = random.Random(seed)
-        self.lanes = [_Lane(slots) for _ in range(lanes)]
+        self.lanes = [FakeLane(slots) for _ in range(lanes)]
         self.length = length or (lambda rng: min(200.0, rng.paretovariate(1.2)))
         self.learn = learn
         self.faults = faults or {}
@@ -91,6 +46,7 @@ class FakeWorld:
         self._learner_life = 0
         self.version = version
         self.events = 0
+        self._departed: dict[tuple[int, int], Queued] = {}
         self._after(0.0, lambda: e.Opened(session))
 
     # -- World -----------------------------------------------------------------------------------------------
@@ -125,13 +81,16 @@ class FakeWorld:
                 self._load(command.lane, command.version)
             case e.UnloadVersion():
                 lane = self.lanes[command.lane]
-                in_use = {run.versions[-1] for run in lane.running.values()} | {v for _, _, v in lane.queue}
-                assert command.version not in in_use, "C1: unloaded while in use"
+                assert not lane.uses(command.version), "C1: unloaded while in use"
                 lane.loaded.remove(command.version)
             case e.Generate():
                 self._generate(command)
             case e.Abort():
                 self._abort(command.lane, command.trajectory_ids)
+            case e.Move():
+                self._move(command)
+            case e.Attach():
+                self._attach(command)
             case e.Pause():
                 self._pause(command.lane)
             case e.Continue():
@@ -156,10 +115,7 @@ class FakeWorld:
 
     def _start_lane(self, index: int) -> None:
         lane = self.lanes[index]
-        lane.life += 1
-        life = lane.life
-        lane.loaded, lane.running, lane.decoded, lane.paused = set(), {}, 0, False
-        lane.queue.clear()
+        life = lane.restart()
         self._after(1.0, lambda: e.LaneReady(index, lane.slots) if lane.life == life else None)
         rate = self.faults.get("lane", 0.0)
         if rate:
@@ -205,16 +161,18 @@ class FakeWorld:
         assert command.version in lane.loaded, "C1: dispatched to a lane without the version"
         for trajectory_id, attempt in zip(command.trajectory_ids, command.attempts, strict=True):
             assert trajectory_id not in lane.running, "a trajectory was dispatched twice"
-            lane.queue.append((trajectory_id, attempt, command.version))
+            lane.queue.append(Queued(trajectory_id, attempt, command.version))
         self._fill(command.lane)
 
     def _fill(self, index: int) -> None:
         lane = self.lanes[index]
         while lane.queue and len(lane.running) < lane.slots and not lane.paused:
-            trajectory_id, attempt, version = lane.queue.popleft()
-            tokens = max(1, int(self.length(self.rng)))
-            lane.running[trajectory_id] = _Running(attempt, version, tokens, self._now)
-            self._decode(index, trajectory_id)
+            item = lane.queue.popleft()
+            tokens = max(1, int(self.length(self.rng))) if item.response is None else 0
+            run = item.response or Response(item.attempt, item.version, tokens, self._now)
+            run.started = self._now
+            lane.running[item.trajectory_id] = run
+            self._decode(index, item.trajectory_id)
 
     def _decode(self, index: int, trajectory_id: int) -> None:
         """Schedule the end of a response, and a heartbeat every 20 tokens until then."""
@@ -246,21 +204,54 @@ class FakeWorld:
 
         self._after(run.left, finish)
         for after in range(20, int(run.left), 20):
-            self._after(float(after), partial(beat, int(run.tokens - run.left) + after))
+            self._after(float(after), partial(beat, run.decoded + after))
+
+    def _move(self, command: e.Move) -> None:
+        """The lane gives up at a moment of its own what it still has then."""
+        assert command.lane != command.to, "moved to where it is"
+        lane, life = self.lanes[command.lane], self.lanes[command.lane].life
+
+        def departed() -> e.Event | None:
+            if lane.life != life:
+                return None
+            found = [item for i in command.trajectory_ids if (item := lane.give_up(i, self._now))]
+            self._departed = {(item.trajectory_id, item.attempt): item for item in found}
+            self._fill(command.lane)
+            runs = [item.response for item in found]
+            return e.Departed(
+                lane=command.lane,
+                trajectory_ids=tuple(item.trajectory_id for item in found),
+                attempts=tuple(item.attempt for item in found),
+                tokens=tuple(run.decoded if run else 0 for run in runs),
+                slots=tuple(0 if run else -1 for run in runs),
+                started=tuple(run.started if run else self._now for run in runs),
+                ended=self._now,
+            )
+
+        self._after(self.rng.uniform(0.0, 3.0), departed)
+
+    def _attach(self, command: e.Attach) -> None:
+        lane = self.lanes[command.lane]
+        for trajectory_id, attempt in zip(command.trajectory_ids, command.attempts, strict=True):
+            item = self._departed.pop((trajectory_id, attempt))
+            assert item.version in lane.loaded, "C1: attached to a lane without the version"
+            assert trajectory_id not in lane.running, "a trajectory runs twice"
+            lane.queue.appendleft(item)
+        self._fill(command.lane)
 
     def _pause(self, index: int) -> None:
         lane = self.lanes[index]
         assert not lane.paused, "paused twice"
         lane.paused = True
         for run in lane.running.values():
-            run.left -= self._now - run.since
-            run.plan += 1
+            run.stand_still(self._now)
 
     def _continue(self, command: e.Continue) -> None:
         """Every response goes on under another version; after a re-prefill it takes a second longer."""
         lane = self.lanes[command.lane]
         assert command.version in lane.loaded, "continued under a version that is not loaded"
-        lane.queue = deque((trajectory_id, attempt, command.version) for trajectory_id, attempt, _ in lane.queue)
+        for item in lane.queue:
+            item.version = command.version
         for trajectory_id, run in lane.running.items():
             if run.versions[-1] != command.version:
                 run.versions.append(command.version)
@@ -273,8 +264,7 @@ class FakeWorld:
     def _abort(self, index: int, trajectory_ids: Sequence[int]) -> None:
         lane = self.lanes[index]
         for trajectory_id in trajectory_ids:
-            lane.running.pop(trajectory_id, None)
-        lane.queue = deque(item for item in lane.queue if item[0] not in trajectory_ids)
+            lane.forget(trajectory_id)
         self._fill(index)
 
     def _score(self, command: e.Score) -> None:

@@ -52,6 +52,11 @@ def finish(generator: Generator, requests: Sequence[Request], law: str) -> dict[
     """Submit, step until all are answered, return completions by id. Each must be answered exactly once."""
     for request in requests:
         generator.submit(request)
+    return answered(generator, requests, law)
+
+
+def answered(generator: Generator, requests: Sequence[Request], law: str) -> dict[int, Completion]:
+    """Step until these requests, the only ones there, are all answered, each exactly once."""
     answers: dict[int, Completion] = {}
     patience = 16 + 4 * sum(request.max_new_tokens + 1 for request in requests)
     while generator.decoded():
@@ -94,7 +99,8 @@ def each_answered_once(case: GeneratorCase) -> None:
 
 
 def never_more_running_than_slots(case: GeneratorCase) -> None:
-    """`decoded` names every unfinished request; at most `slots` have tokens, and the counts never fall."""
+    """`decoded` names every unfinished request; at most `slots` have tokens and are not parked, and the counts never
+    fall."""
     law, generator = "never_more_running_than_slots", case.loaded()
     requests = case.requests(2 * generator.slots + 1)
     for request in requests:
@@ -105,7 +111,7 @@ def never_more_running_than_slots(case: GeneratorCase) -> None:
         done = {completion.request_id for completion in generator.step()}
         after = generator.decoded()
         assert after.keys() == before.keys() - done, f"{law}: unfinished requests are not those left"
-        running = sum(tokens > 0 for tokens in after.values())
+        running = sum(tokens > 0 for request_id, tokens in after.items() if request_id not in generator.parked())
         assert running <= generator.slots, f"{law}: {running} run in {generator.slots} slots"
         assert all(after[i] >= before[i] for i in after), f"{law}: a token count fell"
         before = after
@@ -115,16 +121,16 @@ def logprobs_are_those_of_the_version(case: GeneratorCase) -> None:
     """Uncut log-probs at temperature 1 equal `score` under the request's version, and not under the other."""
     law, generator = "logprobs_are_those_of_the_version", case.loaded()
     requests = case.requests(2 * generator.slots)
-    apart = 0.0
+    distance = 0.0
     for request_id, done in finish(generator, requests, law).items():
         request = requests[request_id]
         own = generator.score(request.version, request.prompt_ids, done.span.token_ids)
         other = generator.score(1 - request.version, request.prompt_ids, done.span.token_ids)
-        worst = _apart(done.span.behaviour_logprobs, own)
+        worst = apart(done.span.behaviour_logprobs, own)
         assert worst <= case.tolerance, f"{law}: request {request_id} is {worst:.2g} nats off its version's score"
         assert done.span.behaviour_support is None, f"{law}: request {request_id} names a support without a cut"
-        apart = max(apart, _apart(own, other))
-    assert apart > 10 * case.tolerance, f"{law}: both versions score alike; were their weights taken up?"
+        distance = max(distance, apart(own, other))
+    assert distance > 10 * case.tolerance, f"{law}: both versions score alike; were their weights taken up?"
 
 
 def seeds_fix_the_tokens(case: GeneratorCase) -> None:
@@ -154,7 +160,7 @@ def greedy_takes_the_likeliest(case: GeneratorCase) -> None:
         other = answers[request.request_id + 2].span.token_ids
         assert span.token_ids == other, f"{law}: {span.token_ids} with one seed, {other} with another"
         own = generator.score(request.version, request.prompt_ids, span.token_ids)
-        assert _apart(own, span.behaviour_logprobs) <= case.tolerance, f"{law}: log-probs are not those of `score`"
+        assert apart(own, span.behaviour_logprobs) <= case.tolerance, f"{law}: log-probs are not those of `score`"
         every = [generator.score(request.version, request.prompt_ids, (token,))[0] for token in range(case.vocab)]
         assert every[span.token_ids[0]] >= max(every) - case.tolerance, f"{law}: a likelier token was left out"
 
@@ -241,7 +247,7 @@ def misfits_are_refused(case: GeneratorCase) -> None:
     assert [done.request_id for done in answered] == [1], f"{law}: the accepted request is not answered once"
 
 
-def _apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
+def apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
     assert len(ours) == len(theirs), f"{len(ours)} log-probs against {len(theirs)}"
     return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
 

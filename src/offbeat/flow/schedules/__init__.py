@@ -6,6 +6,7 @@ from offbeat.flow.schedules.in_flight import InFlight
 from offbeat.flow.schedules.multi_version import MultiVersion
 from offbeat.flow.schedules.one_step_off import OneStepOff
 from offbeat.flow.schedules.partial import Partial
+from offbeat.flow.schedules.repack import Repack
 from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.schedules.sync import Sync
 
@@ -15,4 +16,5 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "one-step-off": OneStepOff,
     "partial": Partial,
     "in-flight": InFlight,
+    "repack": Repack,
 }

@@ -1,23 +1,33 @@
 """Multi-version streaming (DORA, arXiv 2604.26256): admit by the demand bound, train on the oldest ready groups.
 
-*Bounded-staleness invariant* (C3): see `offbeat.flow.staleness`. Nothing is ever dropped: an old trajectory that
-is not finished holds the next batch back (drain).
+*Bounded-staleness invariant* (C3): see `offbeat.flow.staleness`. By default nothing is ever dropped: an old trajectory
+that is not finished holds the next batch back (drain). Where the plan evicts, the scheduler gives up what is too old
+once a batch is taken; then neither admission nor start has to look ahead.
 """
 
 from __future__ import annotations
 
 from offbeat.flow.ledger import LiveGroup
 from offbeat.flow.schedules.schedule import Schedule
-from offbeat.flow.staleness import admits, may_start
+from offbeat.flow.staleness import admits, capacity, may_start
 from offbeat.flow.window import Window
 
 
 class MultiVersion(Schedule):
+    moves = True
+
+    def headroom(self, window: Window) -> int:
+        plan = window.plan
+        if plan.evicts:
+            return super().headroom(window)
+        bound = capacity(window.newest, window.iteration, plan.bound, plan.batch_size)
+        return max(0, min(super().headroom(window), bound - window.outstanding(window.newest)))
+
     def admits(self, window: Window, version: int) -> bool:
         plan = window.plan
         if not window.has_room():
             return False
-        return admits(
+        return plan.evicts or admits(
             window.outstanding,
             version,
             window.newest,
@@ -30,8 +40,8 @@ class MultiVersion(Schedule):
     def batch(self, window: Window) -> list[LiveGroup] | None:
         plan = window.plan
         chosen = window.oldest_batch()
-        if chosen is None:
-            return None
+        if chosen is None or plan.evicts:
+            return chosen
 
         def rest(u: int) -> int:
             return window.outstanding(u) - plan.group_size * sum(g.version <= u for g in chosen)

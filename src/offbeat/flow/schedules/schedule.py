@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 from offbeat.flow.ledger import LiveGroup
+from offbeat.flow.partition import partition
 from offbeat.flow.window import Window
 
 
@@ -16,10 +17,15 @@ class Schedule(ABC):
     """`splices`: None keeps C1; otherwise a new version goes on with responses under way, after computing prompt and
     tokens again ("prefill") or over the keys and values of the earlier versions ("cache").
     `bounded`: no batch holds anything more than the bound's versions old (C3), checked at every batch.
+
+    `moves`: responses under way may move to another lane of their version. `refills`: a lane that holds responses may
+    be given more; otherwise it is filled once, and again when it is empty.
     """
 
     splices: ClassVar[Literal["prefill", "cache"] | None] = None
     bounded: ClassVar[bool] = True
+    moves: ClassVar[bool] = False
+    refills: ClassVar[bool] = True
 
     @abstractmethod
     def admits(self, window: Window, version: int) -> bool:
@@ -36,3 +42,11 @@ class Schedule(ABC):
     def pauses(self, window: Window) -> bool:
         """Must lanes stand still now? Asked of schedules that splice."""
         return False
+
+    def headroom(self, window: Window) -> int:
+        """Trajectories that may be started under the newest version now. Asked of schedules that move."""
+        return max(0, window.plan.outstanding_limit - window.in_hand())
+
+    def share(self, load: dict[int, int], newest: int, lanes: int, room: int, floor: dict[int, int]) -> dict[int, int]:
+        """Lanes for each version of `load` (trajectories), at least `floor`; each of `lanes` has `room` versions."""
+        return partition(lanes * room, lanes, load, floor)

@@ -1,0 +1,193 @@
+"""A rollout process: one local engine, the lanes it hosts, and the held-out prompts it answers meanwhile.
+
+C1 is kept by the engine (a request is decoded by its own version or not at all); the publish invariant here:
+no version is served before checksum and canary passed. Evaluation has slots of its own, so it takes none from
+rollouts. A failure of the engine is reported as a failure, never as a response.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from offbeat.backends import messages as m
+from offbeat.backends.held_out_requests import HeldOutRequests
+from offbeat.backends.hosted_lane import HostedLane
+from offbeat.backends.weights import check_canary, read_manifest, weights_file
+from offbeat.backends.worker import Link, set_threads, work
+from offbeat.ports import Completion, Generator
+from offbeat.rollout.engine import Engine, NonFiniteLogits
+from offbeat.settings import Settings, settings_from
+
+BEAT_SECONDS = 0.5
+
+
+class RolloutProcess:
+    """`holders[v]` are the lanes that have version v loaded: the engine holds it while there is one."""
+
+    def __init__(self, link: Link, hello: m.RolloutHello, settings: Settings, engine: Generator) -> None:
+        self.link = link
+        self.engine = engine
+        self.run_directory = Path(hello.run_directory)
+        self.origin = hello.origin
+        self.settings = settings
+        self.spare = evaluation_slots(settings)
+        self.lanes: dict[int, HostedLane] = {}
+        self.lane_of: dict[int, HostedLane] = {}
+        self.holders: dict[int, set[int]] = {}
+        self.held_out: list[HeldOutRequests] = []
+        self.next_held_out_id = -1
+        self.held_out_decoded: dict[int, int] = {}
+        self.beat_at = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() - self.origin
+
+    def serve(self) -> None:
+        while True:
+            busy = bool(self.held_out) or any(lane.busy for lane in self.lanes.values())
+            for message in self.link.poll(0 if busy else BEAT_SECONDS):
+                self.take(message)
+            for lane in self.lanes.values():
+                lane.feed()
+            self.feed_held_out()
+            if busy:
+                self.decode()
+            self.beat()
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def take(self, message: m.ToRollout) -> None:
+        """Messages for a lane that is not open (any more) are for an earlier life of it: nobody waits for an answer."""
+        assert not isinstance(message, m.RolloutHello)
+        if isinstance(message, m.OpenLane):
+            self.lanes[message.lane] = HostedLane(
+                message.lane, self.run_directory, self.settings, self.engine, self.link.send, self.now
+            )
+            self.link.send(m.LaneUp(message.lane, self.settings.rollout.slots))
+        elif message.lane in self.lanes:
+            self.deliver(self.lanes[message.lane], message)
+
+    def deliver(self, lane: HostedLane, message: m.ToRollout) -> None:
+        match message:
+            case m.Sample():
+                lane.sample(message)
+                self.lane_of.update(dict.fromkeys(message.trajectory_ids, lane))
+            case m.AbortSamples():
+                lane.abort(message.trajectory_ids)
+                self.no_longer_here(message.trajectory_ids)
+            case m.GiveUpSamples():
+                lane.give_up(message)
+                self.no_longer_here(message.trajectory_ids)
+            case m.TakeUpSamples():
+                lane.take_up(message)
+                self.lane_of.update(dict.fromkeys(message.trajectory_ids, lane))
+            case m.PauseSamples():
+                lane.pause()
+            case m.ContinueSamples():
+                lane.go_on(message)
+            case m.LoadWeights():
+                self.load(message)
+            case m.UnloadWeights():
+                holders = self.holders[message.version]
+                holders.discard(lane.lane)
+                if not holders:
+                    del self.holders[message.version]
+                    self.engine.unload(message.version)
+            case m.AnswerHeldOut():
+                held_out = HeldOutRequests(
+                    message, self.next_held_out_id, self.settings.run.seed, self.settings.rollout.max_new_tokens
+                )
+                self.next_held_out_id -= len(held_out.answers)
+                self.held_out.append(held_out)
+
+    def no_longer_here(self, trajectory_ids: tuple[int, ...]) -> None:
+        for trajectory_id in trajectory_ids:
+            self.lane_of.pop(trajectory_id, None)
+
+    def load(self, message: m.LoadWeights) -> None:
+        version = message.version
+        manifest = read_manifest(self.run_directory, version, message.digest)
+        if version not in self.holders:
+            self.engine.load(version, weights_file(self.run_directory, version))
+            check_canary(manifest, lambda p, r: self.engine.score(version, p, r))
+        self.holders.setdefault(version, set()).add(message.lane)
+        self.link.send(m.WeightsLoaded(message.lane, version, manifest.digest))
+
+    # -- decoding --------------------------------------------------------------------------------------------
+
+    def feed_held_out(self) -> None:
+        """Keep the spare slots filled with the oldest evaluation's requests."""
+        if not self.held_out:
+            return
+        held_out = self.held_out[0]
+        while held_out.waiting and held_out.running < self.spare:
+            self.engine.submit(held_out.waiting.pop())
+            held_out.running += 1
+
+    def decode(self) -> None:
+        try:
+            completions = self.engine.step()
+        except NonFiniteLogits as error:
+            self.failed(error)
+            return
+        now = self.now()
+        for completion in completions:
+            if completion.request_id < 0:
+                self.answered(completion)
+            else:
+                self.lane_of.pop(completion.request_id).finished(completion, now)
+
+    def failed(self, error: NonFiniteLogits) -> None:
+        """The engine dropped these requests; a held-out answer among them is a failure of the process."""
+        if any(request_id < 0 for request_id in error.request_ids):
+            raise error
+        for trajectory_id in error.request_ids:
+            self.lane_of.pop(trajectory_id).failed(trajectory_id, str(error))
+
+    def answered(self, done: Completion) -> None:
+        held_out = self.held_out[0]
+        held_out.answered(done)
+        lane = held_out.lane
+        self.held_out_decoded[lane] = self.held_out_decoded.get(lane, 0) + len(done.token_ids)
+        result = held_out.result()
+        if result:
+            self.link.send(result)
+            self.held_out.pop(0)
+
+    def beat(self) -> None:
+        now = self.now()
+        if now - self.beat_at < BEAT_SECONDS:
+            return
+        self.beat_at = now
+        tokens, parked = self.engine.decoded(), self.engine.parked()
+        for lane in self.lanes.values():
+            examined = self.held_out_decoded.get(lane.lane, 0)
+            if self.held_out and self.held_out[0].lane == lane.lane:
+                examined += sum(count for request_id, count in tokens.items() if request_id < 0)
+            self.link.send(lane.beat(tokens, parked, examined))
+
+
+def evaluation_slots(settings: Settings) -> int:
+    """Engine rows beyond the rollout slots, used by held-out evaluation only."""
+    return max(1, settings.rollout.slots // 4)
+
+
+def main(link: Link) -> None:
+    hello = link.next()
+    assert isinstance(hello, m.RolloutHello)
+    settings = settings_from(hello.settings)
+    set_threads(settings.run.threads)
+    rollout = settings.rollout
+    budget = None if rollout.cache_tokens is None else rollout.cache_tokens * rollout.lanes_per_process
+    engine = Engine(
+        Path(hello.run_directory) / "policy",
+        slots=rollout.slots * min(rollout.lanes_per_process, rollout.lanes) + evaluation_slots(settings),
+        context=rollout.context,
+        kv_tokens=budget,
+    )
+    RolloutProcess(link, hello, settings, engine).serve()
+
+
+if __name__ == "__main__":
+    work(main, m.ToRollout)

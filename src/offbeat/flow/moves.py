@@ -1,0 +1,168 @@
+"""The orchestrator (DORA, arXiv 2604.26256, section 4): which lanes keep which versions, and who moves for it.
+
+On a trigger (publish, pressure on keys and values, timer) lanes are divided among the versions alive in proportion to
+their work; an older version is drawn together on the lanes where most of it runs, which frees the others for the
+newest. Where every lane can hold every version, only the load is evened. A trajectory keeps its version on its way
+(C1), and its lane has it until it says `Departed`. This file does not know engines or how a cache travels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+from typing import TYPE_CHECKING
+
+from offbeat.events import Command, LoadVersion, Move
+from offbeat.flow.lanes import Lane
+from offbeat.flow.ledger import Member
+from offbeat.flow.partition import keepers
+from offbeat.flow.placement import ready_lanes, roomiest
+
+if TYPE_CHECKING:
+    from offbeat.flow.scheduler import Scheduler
+
+UNEVEN = 0.25
+"""Lanes of one version are evened once they differ by more than this share of their slots."""
+
+
+def orchestrate(s: Scheduler) -> list[Command]:
+    """Divide the ready lanes among the versions alive. Trajectories already on their way are left to arrive."""
+    lanes = [lane for lane in ready_lanes(s.lanes) if not lane.paused and not lane.departing]
+    if len(lanes) < 2:
+        return []
+    load = _load(s, lanes)
+    room = s.plan.live_versions
+    share = s.schedule.share(load, s.window.newest, len(lanes), room, _floor(s, lanes, load))
+    kept = keepers(share, {lane.lane: lane.using for lane in lanes}, room)
+    commands = _draw_together(s, lanes, kept) + _relieve(s, lanes)
+    for version in sorted(share, reverse=True):
+        holders = [lane for lane in lanes if version in kept[lane.lane]]
+        commands += _spread(s, lanes, holders, version)
+    return commands
+
+
+def even_out(s: Scheduler, version: int) -> list[Command]:
+    """A lane has just taken up an older version to help with it."""
+    lanes = [lane for lane in ready_lanes(s.lanes) if version in lane.loaded and not lane.departing]
+    return _even(s, lanes, version) if len(lanes) > 1 else []
+
+
+def let_go(s: Scheduler, member: Member) -> bool:
+    """The lane of a member forgets it, and so does the one that expects it; was it the last of its version there?"""
+    if member.destination >= 0:
+        s.lanes[member.destination].expect_no_more(member)
+        member.destination = -1
+    return s.lanes[member.lane].let_go(member.trajectory_id)
+
+
+def arrival(s: Scheduler, member: Member) -> Lane:
+    """Where a member that departed goes: as planned, else to the roomiest lane of its version, else back."""
+    planned = s.lanes[member.destination] if member.destination >= 0 else None
+    if planned is not None:
+        planned.expect_no_more(member)
+        member.destination = -1
+        if planned in ready_lanes([planned]) and member.version in planned.loaded:
+            return planned
+    return roomiest(ready_lanes(s.lanes), member.version) or s.lanes[member.lane]
+
+
+def _load(s: Scheduler, lanes: list[Lane]) -> dict[int, int]:
+    """Trajectories of each version on these lanes; of the newest also those that may be issued now (top-up)."""
+    load: Counter[int] = Counter()
+    for lane in lanes:
+        load.update(lane.using)
+    top_up = min(s.schedule.headroom(s.window), (s.most_groups - s.ledger.issued) * s.plan.group_size)
+    load[s.window.newest] += max(0, top_up)
+    return {version: count for version, count in load.items() if count}
+
+
+def _floor(s: Scheduler, lanes: list[Lane], load: dict[int, int]) -> dict[int, int]:
+    """The lanes a version needs at least: for its trajectories' slots and for their keys and values."""
+    slots = min(lane.slots for lane in lanes)
+    floor = {version: max(1, ceil(count / slots)) for version, count in load.items()}
+    if s.plan.cache_tokens is not None:
+        cached: Counter[int] = Counter()
+        for lane in lanes:
+            for member in lane.held.values():
+                cached[member.version] += member.tokens
+        floor = {version: max(least, ceil(cached[version] / s.plan.cache_tokens)) for version, least in floor.items()}
+    return floor | {s.window.newest: 1} if s.window.newest in floor else floor
+
+
+def _draw_together(s: Scheduler, lanes: list[Lane], kept: dict[int, set[int]]) -> list[Command]:
+    """Empty the lanes that are to leave a version, where its other lanes have slots for all of it."""
+    commands: list[Command] = []
+    for lane in sorted(lanes, key=lambda lane: len(lane.held)):
+        for version in sorted(set(lane.using) - kept[lane.lane]):
+            members = [m for m in lane.held.values() if m.version == version]
+            homes = [x for x in lanes if x is not lane and version in kept[x.lane] and version in x.loaded]
+            if len(members) == lane.using[version] and sum(max(0, x.free) for x in homes) >= len(members):
+                for member in members:
+                    _expect(max(homes, key=lambda x: (x.free, -x.lane)), member)
+                commands += _moves(s, lane, members)
+    return commands
+
+
+def _spread(s: Scheduler, lanes: list[Lane], holders: list[Lane], version: int) -> list[Command]:
+    """Let idle lanes that are to help with an older version take it up; even out those that have it."""
+    commands: list[Command] = []
+    if version != s.window.newest:
+        for lane in holders:
+            full = len(lane.loaded) + len(lane.loading) >= s.plan.live_versions
+            if version not in lane.loaded and not lane.using and not lane.loading and not lane.evaluating and not full:
+                lane.loading.add(version)
+                commands.append(LoadVersion(lane.lane, version))
+    return commands + _even(s, [lane for lane in holders if version in lane.loaded], version)
+
+
+def _even(s: Scheduler, lanes: list[Lane], version: int) -> list[Command]:
+    """Move from the fullest of these lanes to the emptiest while that is worth it."""
+    commands: list[Command] = []
+    while len(lanes) > 1:
+        source, target = max(lanes, key=lambda x: x.load), min(lanes, key=lambda x: (x.load, x.lane))
+        gap = source.load - target.load
+        movable = [m for m in source.held.values() if m.version == version and m.destination < 0]
+        if gap <= max(1, UNEVEN * target.slots) or not movable or target.free < 1:
+            break
+        members = movable[: min(gap // 2, target.free)]
+        for member in members:
+            _expect(target, member)
+        commands += _moves(s, source, members)
+    return commands
+
+
+def _relieve(s: Scheduler, lanes: list[Lane]) -> list[Command]:
+    """Move what is parked for want of room to lanes that hold its version, have a slot and the room."""
+    if s.plan.cache_tokens is None:
+        return []
+    commands: list[Command] = []
+    room = {lane.lane: s.plan.cache_tokens - lane.cached for lane in lanes}
+    for lane in lanes:
+        moved = []
+        for member in [lane.held[i] for i in lane.parked if i in lane.held and lane.held[i].destination < 0]:
+            homes = [
+                x for x in lanes
+                if x is not lane and member.version in x.loaded and x.free > 0 and room[x.lane] > 2 * member.tokens
+            ]  # fmt: skip
+            if homes:
+                home = max(homes, key=lambda x: (room[x.lane], -x.lane))
+                room[home.lane] -= 2 * member.tokens
+                _expect(home, member)
+                moved.append(member)
+        commands += _moves(s, lane, moved)
+    return commands
+
+
+def _expect(lane: Lane, member: Member) -> None:
+    member.destination = lane.lane
+    lane.expect(member)
+
+
+def _moves(s: Scheduler, source: Lane, members: list[Member]) -> list[Command]:
+    """One command for each lane they go to."""
+    by_target: dict[int, list[int]] = {}
+    for member in members:
+        source.departing.add(member.trajectory_id)
+        by_target.setdefault(member.destination, []).append(member.trajectory_id)
+    keep = s.plan.migration == "cache"
+    return [Move(source.lane, to, tuple(ids), keep) for to, ids in sorted(by_target.items())]

@@ -1,0 +1,63 @@
+"""Which process hosts which lane, and the parcels that travel between lanes.
+
+Invariants: a lane that is started is new, whatever its process did before; what the lanes of an ended process held is
+reported lost, lane by lane. A parcel lies in the run directory until its `Departed` has been handled, then it is either
+claimed by the lane it was attached to or gone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from offbeat import events as e
+from offbeat.backends import messages as m
+from offbeat.backends.local import LocalBackend, Name
+from offbeat.backends.parcels import parcel_file, sweep_parcels
+
+
+class LaneDesk:
+    def __init__(
+        self, backend: LocalBackend, directory: Path, per_process: int, settings: dict[str, Any], origin: float
+    ) -> None:
+        self._backend = backend
+        self._directory = directory
+        self._per_process = per_process
+        self._hello = m.RolloutHello(str(directory), settings, origin)
+        self._open: dict[Name, set[int]] = {}
+        self._unclaimed: set[tuple[int, int]] = set()
+        sweep_parcels(directory)
+
+    def start(self, lane: int) -> list[e.Event]:
+        """Open a lane in its process. One that is open already is replaced with its process: its siblings are lost."""
+        name, lost = self._process(lane), list[e.Event]()
+        if name not in self._backend.workers or lane in self._open.get(name, ()):
+            self._open.get(name, set()).discard(lane)
+            lost = self.lost(name, f"its process was replaced, for lane {lane} was")
+            self._backend.start(name, self._hello)
+        self._open.setdefault(name, set()).add(lane)
+        self.tell(m.OpenLane(lane))
+        return lost
+
+    def tell(self, message: Any) -> None:
+        """Send a message to the process of the lane that it names."""
+        self._backend.send(self._process(message.lane), message)
+
+    def lost(self, name: Name, reason: str) -> list[e.Event]:
+        """A process has ended: so have all its lanes."""
+        return [e.LaneLost(lane, reason) for lane in sorted(self._open.pop(name, ()))]
+
+    def offer(self, event: e.Departed) -> None:
+        self._unclaimed = set(zip(event.trajectory_ids, event.attempts, strict=True))
+
+    def claim(self, command: e.Attach) -> None:
+        self._unclaimed -= set(zip(command.trajectory_ids, command.attempts, strict=True))
+
+    def drop_unclaimed(self) -> None:
+        """Nobody asked for these when their `Departed` was handled: what they hold was aborted meanwhile."""
+        for trajectory_id, attempt in self._unclaimed:
+            parcel_file(self._directory, trajectory_id, attempt).unlink(missing_ok=True)
+        self._unclaimed.clear()
+
+    def _process(self, lane: int) -> Name:
+        return Name("rollout", lane // self._per_process)

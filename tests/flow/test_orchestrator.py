@@ -1,0 +1,259 @@
+"""Several lanes: who moves where and when (I1, I2, I4, I6's bookkeeping), and DORA's Fig. 7 as a golden scenario."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat import events as e
+from offbeat.flow.lanes import Health
+from offbeat.flow.scheduler import Scheduler
+from offbeat.testing.fake_world import EMPTY_REPORT, FakeWorld
+
+from .conftest import Tape, drive, heavy, plan
+
+
+def fig_7() -> Scheduler:
+    """DP0 V1:0, DP1 V2:4, DP2 V3:2, DP3 V3:1, eight slots each, one version a lane; V4 is in training."""
+    s = Scheduler(
+        plan(group_size=1, batch_size=8, bound=3, outstanding_limit=24, live_versions=1, lanes=4, evaluate_every=0)
+    )
+    s.evaluation_asked = {0}
+    s.learner, s.window.newest, s.window.iteration, s.live_versions = Health.READY, 3, 3, {1, 2, 3}
+    for _ in range(8):  # an earlier batch of version 1, now in training
+        group = s.ledger.issue(1)
+        for member in group.members:
+            s.ledger.dispatch(member, 1, 0, 99.0)
+            s.ledger.finish(member)
+            s.ledger.score(member)
+    s.ledger.take(list(s.ledger.live.values()))
+    s.window.iteration = 4
+    for lane, version, count in [(0, 1, 0), (1, 2, 4), (2, 3, 2), (3, 3, 1)]:
+        place = s.lanes[lane]
+        place.clear(Health.READY, 0.0)
+        place.slots, place.loaded = 8, {version}
+        s.vacant.add(lane)
+        for _ in range(count):
+            group = s.ledger.issue(version)
+            s.ledger.dispatch(group.members[0], version, lane, 99.0)
+            place.take(group.members[0])
+    return s
+
+
+def of(kind: type, commands: list[e.Command]) -> list[e.Command]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def test_golden_fig_7() -> None:
+    """V2 stays on one lane (4), V3 is drawn together on one (3, and one new), V4 gets two (8 + 8)."""
+    s = fig_7()
+    lone = next(iter(s.lanes[3].held))
+    commands = s.handle(e.Trained(4, "", EMPTY_REPORT, 0.0, 1.0), 1.0)
+    assert of(e.Move, commands) == [e.Move(3, 2, (lone,))]
+    assert e.UnloadVersion(0, 1) in commands
+    assert of(e.LoadVersion, commands) == [e.LoadVersion(0, 4)]
+    assert len(of(e.Generate, commands)) == 1
+    assert of(e.Generate, commands)[0].lane == 2, "legacy fill: what is over goes to V3, not to V2, the oldest"
+    commands = s.handle(e.Departed(3, (lone,), (0,), (7,), (0,), (0.5,), 2.0), 2.0)
+    assert of(e.Attach, commands) == [e.Attach(2, 3, (lone,), (0,))]
+    assert of(e.LoadVersion, commands) == [e.LoadVersion(3, 4)]
+    assert not of(e.Generate, commands)
+    for lane in (0, 3):
+        assert len(of(e.Generate, s.handle(e.VersionLoaded(lane, 4), 3.0))) == 8
+    assert [dict(Counter(m.version for m in lane.held.values())) for lane in s.lanes] == [
+        {4: 8},
+        {2: 4},
+        {3: 4},
+        {4: 8},
+    ]
+    assert all(lane.loaded == set(lane.using) for lane in s.lanes)
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["multi-version", "repack"]),
+        "seed": st.integers(0, 2**31),
+        "bound": st.integers(1, 3),
+        "groups": st.integers(2, 6),
+        "lanes": st.integers(2, 6),
+        "slots": st.integers(2, 12),
+        "learn": st.floats(0.1, 20),
+        "versions": st.integers(1, 4),
+        "every": st.sampled_from([2.0, 20.0]),
+        "legacy_fill": st.booleans(),
+        "deaths": st.sampled_from([0.0, 0.0, 0.004]),
+    }
+)
+
+
+def run(shape: dict) -> tuple[Scheduler, Tape]:
+    batch = 2 * shape["groups"]
+    scheduler = Scheduler(
+        plan(
+            schedule=shape["name"],
+            batch_size=batch,
+            outstanding_limit=(shape["bound"] + 1) * batch,
+            bound=shape["bound"],
+            lanes=shape["lanes"],
+            live_versions=1 if shape["name"] == "repack" else shape["versions"],
+            rebalance_seconds=shape["every"],
+            legacy_fill=shape["legacy_fill"],
+            max_attempts=50,
+        )
+    )
+    faults = {"lane": shape["deaths"], "learner": shape["deaths"]}
+    world = FakeWorld(shape["seed"], shape["lanes"], shape["slots"], length=heavy, learn=shape["learn"], faults=faults)
+    tape = Tape()
+    stop = drive(scheduler, world, tape)
+    assert stop is not None
+    assert stop.outcome == "finished", stop.reason
+    return scheduler, tape
+
+
+@settings(max_examples=400, deadline=None)
+@given(shapes)
+def test_moving_loses_nothing_splices_nothing_and_attaches_once(shape: dict) -> None:
+    """An outsider's account: who has a trajectory follows from commands and events alone."""
+    scheduler, tape = run(shape)
+    home: dict[int, int] = {}
+    versions: dict[int, int] = {}
+    for event, _, commands in tape.rows:
+        if isinstance(event, e.Finished):
+            if home.get(event.trajectory_id) == event.lane:
+                assert event.version == versions[event.trajectory_id], "C1"
+                del home[event.trajectory_id]
+        elif isinstance(event, e.LaneLost):
+            home = {i: lane for i, lane in home.items() if lane != event.lane}
+        for command in commands:
+            if isinstance(command, e.Generate):
+                for i in command.trajectory_ids:
+                    assert i not in home, "runs twice"
+                    assert versions.setdefault(i, command.version) == command.version, "C1: restarted under another"
+                    home[i] = command.lane
+            elif isinstance(command, e.Abort):
+                for i in command.trajectory_ids:
+                    home.pop(i, None)
+            elif isinstance(command, e.Attach):
+                assert isinstance(event, e.Departed)
+                for i in command.trajectory_ids:
+                    assert home[i] == command.origin == event.lane, "attached from where it was not"
+                    home[i] = command.lane
+    assert not home, "still somewhere after the end"
+    groups = [group for _, group in tape.consumed()]
+    assert len(groups) == len(set(groups)) == 12 * shape["groups"] == scheduler.ledger.issued
+    if shape["name"] == "multi-version":
+        assert max(tape.staleness()) <= shape["bound"]
+    assert not any(lane.held or lane.expected or lane.departing or lane.using for lane in scheduler.lanes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(shapes.map(lambda shape: shape | {"versions": 1}))
+def test_a_lane_bound_to_one_version_holds_one_version(shape: dict) -> None:
+    """I1, for `max_versions` = 1: at most one version loaded or loading at any time."""
+    _, tape = run(shape)
+    held: dict[int, set[int]] = {lane: set() for lane in range(shape["lanes"])}
+    for event, _, commands in tape.rows:
+        if isinstance(event, e.LaneLost):
+            held[event.lane].clear()
+        for command in commands:
+            if isinstance(command, e.StartLane):
+                held[command.lane].clear()
+            elif isinstance(command, e.UnloadVersion):
+                held[command.lane].discard(command.version)
+            elif isinstance(command, e.LoadVersion):
+                held[command.lane].add(command.version)
+                assert len(held[command.lane]) == 1
+    assert any(isinstance(c, e.LoadVersion) for c in tape.commands())
+
+
+SKEWED = {
+    "name": "multi-version", "seed": 5, "bound": 2, "groups": 8, "lanes": 4, "slots": 16, "learn": 6.0,
+    "versions": 1, "every": 5.0, "legacy_fill": True, "deaths": 0.0,
+}  # fmt: skip
+
+
+def test_many_versions_a_lane_only_even_the_load() -> None:
+    """With room for every version on every lane nobody has to leave: moves go from fuller lanes to emptier ones."""
+    _, tape = run(SKEWED | {"versions": 4})
+    assert of(e.Move, tape.commands())
+    load: Counter[int] = Counter()
+    for event, _, commands in tape.rows:
+        if isinstance(event, e.Finished):
+            load[event.lane] -= 1
+        for command in commands:
+            if isinstance(command, e.Move):
+                assert load[command.lane] > load[command.to]
+            if isinstance(command, e.Generate):
+                load[command.lane] += len(command.trajectory_ids)
+            if isinstance(command, e.Attach):
+                load[command.lane] += len(command.trajectory_ids)
+                load[command.origin] -= len(command.trajectory_ids)
+    assert not +load
+
+
+def test_repack_frees_lanes_for_the_newest_version() -> None:
+    scheduler, tape = run(SKEWED | {"name": "repack", "slots": 8})
+    assert of(e.Move, tape.commands())
+    loads = Counter(command.lane for command in of(e.LoadVersion, tape.commands()))
+    assert all(loads[lane] >= 2 for lane in range(4)), "every lane advanced"
+    assert scheduler.schedule.bounded is False
+
+
+def test_golden_fig_5() -> None:
+    """LongCat: staleness 2, three versions, batches of six; the sixth to finish fills one, 10 and 12 are too old."""
+    s = Scheduler(
+        plan(group_size=1, batch_size=6, bound=2, outstanding_limit=18, live_versions=3, evaluate_every=0, evicts=True)
+    )
+    s.evaluation_asked, s.live_versions = {0}, {0, 1, 2}
+    s.learner, s.window.newest, s.window.iteration = Health.READY, 2, 2
+    lane = s.lanes[0]
+    lane.clear(Health.READY, 0.0)
+    lane.slots, lane.loaded = 13, {0, 1, 2}
+    version_of = {10: 0, 12: 0, 1: 0, 3: 0, 2: 1, 5: 1, 4: 1, 6: 1, 7: 2, 8: 1, 9: 2, 11: 2, 0: 2}
+    for prompt in range(13):
+        group = s.ledger.issue(version_of[prompt])
+        s.ledger.dispatch(group.members[0], group.version, 0, 99.0)
+        lane.take(group.members[0])
+    for prompt in (5, 8, 3, 1, 6, 2):
+        s.handle(e.Finished(prompt, 0, 0, 0, version_of[prompt], 5, "stop", 0.0, 1.0), 1.0)
+        commands = s.handle(e.Scored(prompt, 0, 1.0), 1.0)
+    (train,) = of(e.Train, commands)
+    assert train.group_ids == (1, 2, 3, 5, 6, 8)
+    assert [(c.group_id, c.prompt_id) for c in of(e.Evict, commands)] == [(10, 10), (12, 12)]
+    assert {i for c in of(e.Abort, commands) for i in c.trajectory_ids} == {10, 12}
+    again = [c.prompt_id for c in of(e.Generate, commands)][:2]
+    assert again == [10, 12], "evicted prompts are issued again first"
+    assert {c.version for c in of(e.Generate, commands)} == {2}
+
+
+@settings(max_examples=200, deadline=None)
+@given(shapes.map(lambda shape: shape | {"name": "multi-version"}))
+def test_evicting_keeps_c3_counts_what_it_costs_and_forgets_no_prompt(shape: dict) -> None:
+    batch = 2 * shape["groups"]
+    scheduler = Scheduler(
+        plan(
+            batch_size=batch,
+            outstanding_limit=(shape["bound"] + 1) * batch,
+            bound=shape["bound"],
+            lanes=shape["lanes"],
+            live_versions=shape["versions"],
+            evicts=True,
+            max_attempts=50,
+        )
+    )
+    world = FakeWorld(shape["seed"], shape["lanes"], shape["slots"], length=heavy, learn=shape["learn"])
+    tape = Tape()
+    stop = drive(scheduler, world, tape)
+    assert stop is not None
+    assert stop.outcome == "finished"
+    assert max(tape.staleness()) <= shape["bound"]
+    evicted = of(e.Evict, tape.commands())
+    issued: Counter[int] = Counter()
+    for group, prompt in {(c.group_id, c.prompt_id) for c in of(e.Generate, tape.commands())}:
+        assert group >= prompt
+        issued[prompt] += 1
+    assert scheduler.ledger.issued == 12 * shape["groups"] + len(evicted)
+    assert not scheduler.ledger.queued_again
+    assert issued == Counter(range(max(issued) + 1)) + Counter(c.prompt_id for c in evicted)

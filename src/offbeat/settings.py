@@ -119,7 +119,7 @@ class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
     iterations: Positive = 600
-    learning_rate: float = Field(5e-4, gt=0, lt=1)
+    learning_rate: float = Field(3.5e-4, gt=0, lt=1)
     warmup_iterations: Count = 5
     final_learning_rate_share: float = Field(0.1, ge=0, le=1)
     """The rate falls linearly to this share of itself at the last iteration; 1 keeps it constant."""

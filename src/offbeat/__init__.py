@@ -1,3 +1,3 @@
 """offbeat: asynchronous reinforcement learning that keeps the stability of synchronous training."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,6 +84,7 @@ shapes = st.fixed_dictionaries(
         "versions": st.integers(1, 4),
         "every": st.sampled_from([2.0, 20.0]),
         "legacy_fill": st.booleans(),
+        "cache_tokens": st.sampled_from([None, None, 60]),
         "deaths": st.sampled_from([0.0, 0.0, 0.004]),
     }
 )
@@ -100,11 +102,20 @@ def run(shape: dict) -> tuple[Scheduler, Tape]:
             live_versions=1 if shape["name"] == "repack" else shape["versions"],
             rebalance_seconds=shape["every"],
             legacy_fill=shape["legacy_fill"],
+            cache_tokens=shape["cache_tokens"],
             max_attempts=50,
         )
     )
     faults = {"lane": shape["deaths"], "learner": shape["deaths"]}
-    world = FakeWorld(shape["seed"], shape["lanes"], shape["slots"], length=heavy, learn=shape["learn"], faults=faults)
+    world = FakeWorld(
+        shape["seed"],
+        shape["lanes"],
+        shape["slots"],
+        length=heavy,
+        learn=shape["learn"],
+        faults=faults,
+        cache_tokens=shape["cache_tokens"] or inf,
+    )
     tape = Tape()
     stop = drive(scheduler, world, tape)
     assert stop is not None
@@ -170,7 +181,7 @@ def test_a_lane_bound_to_one_version_holds_one_version(shape: dict) -> None:
 
 SKEWED = {
     "name": "multi-version", "seed": 5, "bound": 2, "groups": 8, "lanes": 4, "slots": 16, "learn": 6.0,
-    "versions": 1, "every": 5.0, "legacy_fill": True, "deaths": 0.0,
+    "versions": 1, "every": 5.0, "legacy_fill": True, "cache_tokens": None, "deaths": 0.0,
 }  # fmt: skip
 
 
@@ -191,6 +202,16 @@ def test_many_versions_a_lane_only_even_the_load() -> None:
                 load[command.lane] += len(command.trajectory_ids)
                 load[command.origin] -= len(command.trajectory_ids)
     assert not +load
+
+
+def test_pressure_moves_what_is_parked_to_where_there_is_room() -> None:
+    """A lane says what it parked; before long that goes on elsewhere under its version, and costs no lease."""
+    _, tape = run(SKEWED | {"versions": 3, "cache_tokens": 50, "every": 200.0, "slots": 8})
+    said = {i for event in tape.events() if isinstance(event, e.Progress) for i in event.parked}
+    assert said
+    moved = {i for command in of(e.Move, tape.commands()) for i in command.trajectory_ids}
+    assert said & moved
+    assert not of(e.Abort, tape.commands())
 
 
 def test_repack_frees_lanes_for_the_newest_version() -> None:

@@ -7,6 +7,7 @@ order) and asserts the scheduler's side: C1 at every dispatch. Everything random
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,9 +35,10 @@ class FakeWorld:
         start: float = 0.0,
         session: int = 0,
         version: int = 0,
+        cache_tokens: float = math.inf,
     ) -> None:
         self.rng = random.Random(seed)
-        self.lanes = [FakeLane(slots) for _ in range(lanes)]
+        self.lanes = [FakeLane(slots, cache_tokens) for _ in range(lanes)]
         self.length = length or (lambda rng: min(200.0, rng.paretovariate(1.2)))
         self.learn = learn
         self.faults = faults or {}
@@ -45,7 +47,6 @@ class FakeWorld:
         self._sequence = 0
         self._learner_life = 0
         self.version = version
-        self.events = 0
         self._departed: dict[tuple[int, int], Queued] = {}
         self._after(0.0, lambda: e.Opened(session))
 
@@ -68,7 +69,6 @@ class FakeWorld:
             self._now = max(self._now, at)
             event = make()
             if event is not None:
-                self.events += 1
                 return event
 
     def perform(self, command: e.Command) -> None:
@@ -188,9 +188,10 @@ class FakeWorld:
         def finish() -> e.Event | None:
             if is_off():
                 return None
-            del lane.running[trajectory_id]
+            lane.forget(trajectory_id)
             lane.decoded += run.tokens
             self._fill(index)
+            self._unpark(index)
             return e.Finished(
                 trajectory_id, run.attempt, index, 0, run.versions[0], run.tokens, "stop", run.started, self._now,
                 len(run.versions),
@@ -200,11 +201,17 @@ class FakeWorld:
             if is_off():
                 return None
             lane.decoded += 1
-            return e.Progress(index, (trajectory_id,), (decoded,), len(lane.running), lane.decoded)
+            lane.park(self._now)
+            said = len(lane.running) - len(lane.parked), lane.decoded, tuple(lane.parked), lane.cached(self._now)
+            return e.Progress(index, (trajectory_id,), (decoded,), *said)
 
         self._after(run.left, finish)
         for after in range(20, int(run.left), 20):
             self._after(float(after), partial(beat, run.decoded + after))
+
+    def _unpark(self, index: int) -> None:
+        while (trajectory_id := self.lanes[index].unpark(self._now)) is not None:
+            self._decode(index, trajectory_id)
 
     def _move(self, command: e.Move) -> None:
         """The lane gives up at a moment of its own what it still has then."""
@@ -217,6 +224,7 @@ class FakeWorld:
             found = [item for i in command.trajectory_ids if (item := lane.give_up(i, self._now))]
             self._departed = {(item.trajectory_id, item.attempt): item for item in found}
             self._fill(command.lane)
+            self._unpark(command.lane)
             runs = [item.response for item in found]
             return e.Departed(
                 lane=command.lane,
@@ -249,7 +257,7 @@ class FakeWorld:
     def _continue(self, command: e.Continue) -> None:
         """Every response goes on under another version; after a re-prefill it takes a second longer."""
         lane = self.lanes[command.lane]
-        assert command.version in lane.loaded, "continued under a version that is not loaded"
+        assert command.version in lane.loaded, "continued under a version that it lacks"
         for item in lane.queue:
             item.version = command.version
         for trajectory_id, run in lane.running.items():
@@ -266,11 +274,12 @@ class FakeWorld:
         for trajectory_id in trajectory_ids:
             lane.forget(trajectory_id)
         self._fill(index)
+        self._unpark(index)
 
     def _score(self, command: e.Score) -> None:
         failing = self.rng.random() < self.faults.get("score", 0.0)
-        key = (command.trajectory_id, command.attempt)
-        self._after(0.05, lambda: e.ScoreFailed(*key, "raised in the test") if failing else e.Scored(*key, 1.0))
+        key = command.trajectory_id, command.attempt
+        self._after(0.05, lambda: e.ScoreFailed(*key, "raised") if failing else e.Scored(*key, 1.0))
 
     def _train(self, command: e.Train) -> None:
         life, started = self._learner_life, self._now

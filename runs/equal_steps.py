@@ -1,4 +1,4 @@
-"""Claim: at equal steps multi-version with K = 1 learns like sync; with K = 3 it may lag a little per step, and it leads
+"""Claim: at equal steps multi-version with K = 1 learns like sync; with K = 3 it may lag a little per step, and leads
 at equal wall-clock.
 
 Trains the built-in default (shortened) under sync and under multi-version with K = 1 and 3, for several seeds, one

@@ -1,6 +1,6 @@
 """Claim: multi-version is at least 2.0 times as fast as sync, 1.4 times as one-step-off, 1.15 times as partial and as
-fast as repack, in trajectories a second on the default task with K = 2, all in one run; each figure is a median of paired
-ratios.
+fast as repack, in trajectories a second on the default task with K = 2, all in one run; each figure is a median of
+paired ratios.
 
 Runs `offbeat compare` with the built-in default and prints each ratio beside its bar.
 

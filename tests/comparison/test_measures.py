@@ -57,6 +57,18 @@ def test_shares_are_shares_and_spans_tell_schedules_apart(run: Run) -> None:
     assert list(measures.ends) == sorted(measures.ends)
 
 
+def test_prompts_and_lengths_are_counted_by_data_set(run: Run) -> None:
+    (found,) = measure(run, WARMUP).datasets.values()
+    trained = {
+        group for record in run.records for c in record.commands if isinstance(c, e.Train) for group in c.group_ids
+    }
+    finished = {r.event.trajectory_id: r.event.tokens for r in run.records if isinstance(r.event, e.Finished)}
+    size = run.settings.schedule.group_size
+    assert found.trained == len(trained) <= found.issued
+    assert found.finished_length == pytest.approx(fmean(finished.values()))
+    assert found.trained_length == pytest.approx(fmean(finished[g * size + i] for g in trained for i in range(size)))
+
+
 def test_standing_still_is_not_decoding(tmp_path: Path) -> None:
     """The slow way: look at every slot at many moments, under the schedule that pauses."""
     run = made("partial", tmp_path)
@@ -85,7 +97,9 @@ def test_overlap() -> None:
     assert overlap((0, 1), (2, 3)) == 0
 
 
-BASE = Measures(100.0, 1000.0, 1.0, 0.5, 0.5, 200.0, 0.9, 0.8, 1.0, 2, 0.5, 1.0, 0, 9.0, 9.0, (0.1, 0.3), (1.0, 2.0))
+BASE = Measures(
+    100.0, 1000.0, 1.0, 0.5, 0.5, 200.0, 0.9, 0.8, 1.0, 2, 0.5, 1.0, 0, 9.0, 9.0, {}, (0.1, 0.3), (1.0, 2.0)
+)
 
 
 def contestant(schedule: str, threads: int, repeat: int) -> Contestant:

@@ -17,14 +17,13 @@ from .test_kills import assert_clean
 
 pytestmark = pytest.mark.slow
 
-N = 60
+N = 30
 TAIL = (f"learner.iterations={N}", "rollout.max_new_tokens=100", "rollout.slots=8", "schedule.rebalance_seconds=0.5")
 LAYOUTS = {
     "four lanes in one process, one version each": (
         "rollout.lanes=4", "rollout.lanes_per_process=4", "schedule.max_versions=1",
     ),
     "two processes, one version each": ("rollout.lanes=2", "schedule.max_versions=1"),
-    "two processes, every version": ("rollout.lanes=2",),
     "computed again where it arrives": ("rollout.lanes=3", "rollout.lanes_per_process=3", "schedule.max_versions=1",
                                         "schedule.migration=prefill"),
     "repacked": ("rollout.lanes=4", "rollout.lanes_per_process=4", "schedule.name=repack"),
@@ -55,7 +54,7 @@ def test_a_whole_run_keeps_its_promises_and_its_log_probs(trial: Trial, layout: 
     assert found["trajectories"] == 16 * N
     assert found["max_logprob_error"] < 1e-4
     done = commands(trial)
-    assert done["Move"] >= done["Attach"] > 0 or layout in ("evicting", "two processes, every version", "short of room")
+    assert done["Move"] >= done["Attach"] > 0 or layout in ("evicting", "short of room")
     assert (done["Evict"] > 0) == (layout == "evicting")
     assert found["conservation"]["evicted"] == 4 * done["Evict"]
     assert (parked(trial) > 0) == (layout == "short of room")

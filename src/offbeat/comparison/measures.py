@@ -23,6 +23,18 @@ LAST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """Of one data set: groups issued and trained on, mean response length of all that were finished and of those
+    trained on (None where there are none). A schedule that favours short responses shows as a lower `trained_length`.
+    """
+
+    issued: int
+    trained: int
+    finished_length: float | None
+    trained_length: float | None
+
+
+@dataclass(frozen=True)
 class Measures:
     """Of the steady part, unless it says otherwise; seconds of wall clock, lengths in tokens.
 
@@ -31,8 +43,8 @@ class Measures:
     waited, TBS / learner_seconds. slots_busy: share of slot time spent decoding (standing still is not decoding).
     bubble: mean over batches of (longest - mean) / longest response. staleness, reward_final, spans_per_trajectory,
     evicted: whole run. trained_length, finished_length: mean response of what was trained on and of all finished.
+    evicted: trajectories given up for their age, 0 unless the run was set to evict. datasets: by name, whole run.
     rewards: mean reward of every iteration; ends: when it was published, seconds after the first Train.
-    evicted: trajectories given up for their age, 0 unless the run was set to evict.
     """
 
     trajectories_per_second: float
@@ -50,6 +62,7 @@ class Measures:
     evicted: int
     trained_length: float
     finished_length: float
+    datasets: dict[str, Prompts]
     rewards: tuple[float, ...]
     ends: tuple[float, ...]
 
@@ -92,23 +105,41 @@ def measure(run: Run, warmup: int) -> Measures:
         evicted=len(story.evicted_groups) * story.group_size,
         trained_length=fmean(trained),
         finished_length=fmean(heard.event.tokens for heard in story.accepted.values()),
+        datasets=_datasets(run, story),
         rewards=tuple(rewards),
         ends=tuple(ended - first for _, ended, _ in published),
     )
+
+
+def _datasets(run: Run, story: Story) -> dict[str, Prompts]:
+    lengths: dict[str, dict[str, list[int]]] = defaultdict(lambda: {"finished": [], "trained": []})
+    groups: dict[str, list[int]] = defaultdict(list)
+    consumed = story.consumed_groups
+    for group_id in story.first_dispatch:
+        prompt = run.prompts.get(group_id)
+        dataset = prompt.dataset if prompt else "unknown"
+        groups[dataset].append(group_id)
+        done = [story.accepted[i].event.tokens for i in story.members(group_id) if i in story.accepted]
+        lengths[dataset]["finished"] += done
+        lengths[dataset]["trained"] += done if group_id in consumed else []
+    return {
+        dataset: Prompts(
+            issued=len(issued),
+            trained=sum(group_id in consumed for group_id in issued),
+            finished_length=fmean(lengths[dataset]["finished"]) if lengths[dataset]["finished"] else None,
+            trained_length=fmean(lengths[dataset]["trained"]) if lengths[dataset]["trained"] else None,
+        )
+        for dataset, issued in groups.items()
+    }
 
 
 def slots_busy(run: Run, story: Story, window: Interval) -> float:
     """Share of the window that rollout slots spent decoding."""
     still = pauses(run, window[1])
     busy = 0.0
-    decoding = [(heard.event.lane, heard.event.started, heard.event.ended) for heard in story.finishes]
-    for left in story.departures:
-        decoding += [
-            (left.lane, began, left.ended) for slot, began in zip(left.slots, left.started, strict=True) if slot >= 0
-        ]
-    for lane, began, ended in decoding:
-        span = (began, ended)
-        busy += overlap(span, window) - sum(overlap(_cut(span, window), pause) for pause in still[lane])
+    for decoding in story.decodings():
+        span = (decoding.started, decoding.ended)
+        busy += overlap(span, window) - sum(overlap(_cut(span, window), pause) for pause in still[decoding.lane])
     slots = run.settings.rollout.lanes * run.settings.rollout.slots
     return busy / (slots * (window[1] - window[0]))
 

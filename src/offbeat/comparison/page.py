@@ -48,7 +48,7 @@ def html(found: list[Entry], runs: dict[str, Run], warmup: int) -> str:
     )
     parts = [
         head,
-        section("Side by side", _table(found)),
+        section("Side by side", _table(found) + _datasets(found)),
         section("What was learnt", card(_rewards(found, by_time=False)) + card(_rewards(found, by_time=True))),
         section("Where the time went", card(_seconds(found)) + "".join(_timeline(name, r) for name, r in runs.items())),
     ]
@@ -65,6 +65,20 @@ def _table(found: list[Entry]) -> str:
     rows.append([*(str(entry.split) for entry in found), "threads a worker"])
     body = table(head, rows, numbers=len(found)).replace('class="scroll"', "")
     return f'<section class="card full"><p class="caption">{escape(DEFINITIONS)}</p>{body}</section>'
+
+
+def _datasets(found: list[Entry]) -> str:
+    """Coverage of prompts and length bias, first repeat."""
+    rows = []
+    for entry in found:
+        for name, p in entry.by_repeat[0].datasets.items():
+            lengths = ["–" if x is None else f"{x:.1f}" for x in (p.finished_length, p.trained_length)]
+            rows.append([str(p.issued), str(p.trained), *lengths, entry.schedule, name])
+    head = ["groups issued", "trained on", "length finished", "length trained on", "schedule", "data set"]
+    caption = (
+        "Prompts and mean response lengths by data set, whole run, first repeat: none is favoured for being short."
+    )
+    return f'<section class="card full"><p class="caption">{caption}</p>{table(head, rows, numbers=4)}</section>'
 
 
 def _cell(entry: Entry, name: str, form: str) -> str:
@@ -116,12 +130,11 @@ def _timeline(name: str, run: Run) -> str:
     end = published[min(len(published) - 1, middle + WINDOW_ITERATIONS // 2)].ended
     rows: dict[tuple[int, int], int] = {}
     lines: dict[int, tuple[list[float | None], list[int | None]]] = {}
-    for heard in story.finishes:
-        event = heard.event
-        if event.ended <= start or event.started >= end:
+    for decoding in story.decodings():
+        if decoding.ended <= start or decoding.started >= end:
             continue
-        row = rows.setdefault((event.lane, event.slot), len(rows) + 2)
-        _segment(lines, event.version % len(VERSION_CYCLE), event.started - start, event.ended - start, row)
+        row = rows.setdefault((decoding.lane, decoding.slot), len(rows) + 2)
+        _segment(lines, decoding.version % len(VERSION_CYCLE), decoding.started - start, decoding.ended - start, row)
     for trained in published:
         if trained.ended > start and trained.started < end:
             colour = (trained.version - 1) % len(VERSION_CYCLE)

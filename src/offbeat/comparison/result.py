@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any
 
 from offbeat.comparison.contestants import Contestant, Split
 from offbeat.comparison.measures import Measures, reward_at
 
-SCALARS = tuple(f.name for f in fields(Measures) if f.name not in {"rewards", "ends"})
+SCALARS = tuple(f.name for f in fields(Measures) if f.name not in {"rewards", "ends", "datasets"})
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def to_json(found: list[Entry], measured: Mapping[Contestant, Measures]) -> dict
             | {
                 "threads": entry.split.threads,
                 "lanes_split_in": entry.split.parts,
+                "datasets": [{name: asdict(p) for name, p in m.datasets.items()} for m in entry.by_repeat],
                 "intervals": {name: list(entry.interval(name)) for name in SCALARS},
                 "reward_at_equal_wall_clock": walls[entry.schedule],
                 "speedup": {other.schedule: speedup(entry, other) for other in found if other is not entry},

@@ -19,6 +19,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("staleness, mean", "staleness_mean", ".2f"),
     ("staleness, max", "staleness_max", ".0f"),
     ("spans", "spans_per_trajectory", ".2f"),
+    ("evicted", "evicted", ".0f"),
     ("length trained on", "trained_length", ".1f"),
     ("length finished", "finished_length", ".1f"),
     ("reward at the end", "reward_final", ".3f"),

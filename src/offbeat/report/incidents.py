@@ -61,6 +61,10 @@ def _done(record: Record) -> Iterable[tuple[str, str]]:
                 aborted.setdefault(lane, []).extend(command.trajectory_ids)
             case e.Quarantine():
                 others.append(("quarantined", f"prompt group {command.group_id}: {command.reason}"))
+            case e.Evict():
+                others.append(
+                    ("evicted", f"group {command.group_id} of version {command.version}; its prompt is queued again")
+                )
             case e.Stop():
                 others.append((f"stop: {command.outcome}", command.reason))
             case _:

@@ -8,6 +8,7 @@ the log, with the groups of the last Train command before it. This file judges n
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from offbeat import events as e
@@ -35,6 +36,20 @@ class Heard:
     seq: int
     now: float
     event: e.Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """A stretch of one response in one slot: all of it, or what its lane decoded before it gave it up."""
+
+    lane: int
+    slot: int
+    started: float
+    ended: float
+    version: int
+    trajectory_id: int
+    attempt: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,19 @@ class Story:
         """Number of spans of every consumed trajectory that was accepted."""
         heard = (self.accepted.get(asked.trajectory_id) for _, asked in self.consumed)
         return [h.event.spans for h in heard if h]
+
+    def decodings(self) -> Iterator[Decoding]:
+        """What slots did, of all that finished (accepted or not) and all that departed."""
+        for heard in self.finishes:
+            f = heard.event
+            yield Decoding(f.lane, f.slot, f.started, f.ended, f.version, f.trajectory_id, f.attempt, f.tokens)
+        for left in self.departures:
+            columns = (left.slots, left.started, left.trajectory_ids, left.attempts, left.tokens)
+            for slot, started, trajectory_id, attempt, tokens in zip(*columns, strict=True):
+                asked = self.dispatches.get((trajectory_id, attempt))
+                if slot >= 0 and asked:
+                    version = asked[0].version
+                    yield Decoding(left.lane, slot, started, left.ended, version, trajectory_id, attempt, tokens)
 
     # -- telling ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ run time. The page draws the visible window as an image, so the cost does not gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -26,8 +25,8 @@ def timeline(run: Run, story: Story) -> dict[str, Any] | None:
     """
     if not story.finishes:
         return None
-    moved = [place for left in story.departures for place in _segments_of(left)]
-    slots = sorted({(heard.event.lane, heard.event.slot) for heard in story.finishes} | {place[0] for place in moved})
+    decodings = list(story.decodings())
+    slots = sorted({(d.lane, d.slot) for d in decodings})
     rows = [{"label": "evaluation", "lane": -1, "kind": "evaluation"}]
     limit = run.settings.rollout.slots
     for lane, slot in reversed(slots):
@@ -38,15 +37,10 @@ def timeline(run: Run, story: Story) -> dict[str, Any] | None:
     segments = [
         (0, _ms(began), _ms(ended) - _ms(began), version, version, 0, 0) for began, ended, version in _exams(run)
     ]
-    for heard in story.finishes:
-        f = heard.event
-        began = _ms(f.started)
-        length = max(1, _ms(f.ended) - began)
-        segments.append((row_of[f.lane, f.slot], began, length, f.version, f.trajectory_id, f.tokens, f.attempt))
-    for place, trajectory_id, attempt, tokens, start, ended in moved:
-        version = story.dispatches[trajectory_id, attempt][0].version
-        length = max(1, _ms(ended) - _ms(start))
-        segments.append((row_of[place], _ms(start), length, version, trajectory_id, tokens, attempt))
+    for d in decodings:
+        began = _ms(d.started)
+        length = max(1, _ms(d.ended) - began)
+        segments.append((row_of[d.lane, d.slot], began, length, d.version, d.trajectory_id, d.tokens, d.attempt))
     for _, _, t in story.publishes:
         size = t.report.trajectories
         began = _ms(t.started)
@@ -64,14 +58,6 @@ def timeline(run: Run, story: Story) -> dict[str, Any] | None:
         "sessions": [now for _, now, opened in story.sessions if opened.session > 0],
         "incidents": _losses(run),
     }
-
-
-def _segments_of(left: e.Departed) -> Iterator[tuple[tuple[int, int], int, int, int, float, float]]:
-    """(lane and slot, trajectory, attempt, tokens so far, start, end) of what a lane decoded and gave up."""
-    columns = (left.slots, left.trajectory_ids, left.attempts, left.tokens, left.started)
-    for slot, trajectory_id, attempt, tokens, start in zip(*columns, strict=True):
-        if slot >= 0:
-            yield (left.lane, slot), trajectory_id, attempt, tokens, start, left.ended
 
 
 def _ms(seconds: float) -> int:

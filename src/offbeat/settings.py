@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from offbeat.errors import SettingsError
+from offbeat.settings_rules import SPLICING, impossible
 from offbeat.task_settings import (
     AdditionTask,
     CountingTask,
@@ -26,9 +27,6 @@ from offbeat.task_settings import (
 )
 
 Count = Annotated[int, Field(ge=0)]
-
-SPLICING = frozenset({"partial", "in-flight"})
-"""Schedules under which a new version takes over responses under way."""
 
 __all__ = [
     "AdditionTask",
@@ -165,62 +163,9 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Settings:
-        for problem in _impossible(self):
+        for problem in impossible(self):
             raise ValueError(problem)
         return self
-
-
-def _impossible(s: Settings) -> list[str]:
-    """Combinations that cannot work, each as one line: key, value, remedy."""
-    schedule, rollout, problems = s.schedule, s.rollout, []
-    tbs, group, k = schedule.train_batch_size, schedule.group_size, schedule.staleness_bound
-    if group < 2:
-        problems.append(f"schedule.group_size = {group}: group-relative advantage needs at least 2; set 2 or more")
-    if tbs % group:
-        problems.append(
-            f"schedule.train_batch_size = {tbs} is not a multiple of schedule.group_size = {group};"
-            f" set {max(1, round(tbs / group)) * group}"
-        )
-    rbs = schedule.rollout_batch_size
-    if rbs is not None and rbs > (k + 1) * tbs:
-        problems.append(
-            f"schedule.rollout_batch_size = {rbs} is more than (K + 1) x train_batch_size = {(k + 1) * tbs};"
-            " lower it or raise schedule.max_staleness"
-        )
-    if rbs is not None and rbs < tbs:
-        problems.append(
-            f"schedule.rollout_batch_size = {rbs} is less than schedule.train_batch_size = {tbs}: no batch could"
-            f" ever fill; set at least {tbs}"
-        )
-    if schedule.name in SPLICING and schedule.max_versions == 1:
-        problems.append(
-            f"schedule.max_versions = 1: {schedule.name} loads the next version beside the one that is sampling; set 2"
-        )
-    if rollout.max_new_tokens >= rollout.context:
-        problems.append(
-            f"rollout.max_new_tokens = {rollout.max_new_tokens} leaves no room for a prompt in rollout.context ="
-            f" {rollout.context}; raise rollout.context or lower rollout.max_new_tokens"
-        )
-    smallest, largest = _length_range(s.task)
-    if smallest > largest:
-        problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
-    updates = s.learner.updates_per_iteration
-    if updates > tbs // group:
-        problems.append(
-            f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"
-            f" set at most {tbs // group}"
-        )
-    return problems
-
-
-def _length_range(task: TaskSettings) -> tuple[int, int]:
-    match task:
-        case RunningSumTask():
-            return task.min_terms, task.max_terms
-        case CountingTask():
-            return task.min_count, task.max_count
-        case _:
-            return 0, 0
 
 
 def load_settings(config: Path | None, overrides: list[str] | None = None) -> Settings:

@@ -10,7 +10,8 @@ from offbeat import events as e
 from offbeat.errors import SettingsError
 from offbeat.flow.scheduler import Scheduler
 from offbeat.flow.schedules import SCHEDULES
-from offbeat.settings import SPLICING, settings_from
+from offbeat.settings import settings_from
+from offbeat.settings_rules import SPLICING
 from offbeat.testing.fake_world import FakeWorld
 
 from .conftest import Tape, drive, heavy, plan

@@ -21,6 +21,7 @@ RANK = {
     "events": 1,
     "ports": 2,
     "task_settings": 1,
+    "settings_rules": 1,
     "settings": 2,
     "theory": 3,
     "flow": 4,
@@ -39,7 +40,7 @@ ONLY = {
     "align": set(),
     "market": {"eventtime", "align"},
     "report": {"records", "events", "errors", "settings", "ports", "learner"},
-    "comparison": {"errors", "events", "settings", "report"},
+    "comparison": {"errors", "events", "settings", "settings_rules", "report"},
     "testing": {"records", "ports", "errors", "events"},
 }
 PURE = ("flow", "theory", "eventtime")

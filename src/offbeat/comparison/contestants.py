@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from offbeat.errors import SettingsError
-from offbeat.settings import SPLICING, ScheduleSettings, Settings, load_settings
+from offbeat.settings import ScheduleSettings, Settings, load_settings
+from offbeat.settings_rules import SPLICING
 
 SCHEDULES: tuple[str, ...] = get_args(ScheduleSettings.model_fields["name"].annotation)
 """In the order of the settings; the first is what others are compared with."""
@@ -129,4 +130,6 @@ def _fitting(base: Settings, schedule: str) -> list[str]:
         found.append(f"schedule.rollout_batch_size={min(given.rollout_batch_size, most)}")
     if given.max_versions == 1 and schedule in SPLICING:
         found.append("schedule.max_versions=2")
+    if given.at_bound == "evict" and schedule != "multi-version":
+        found.append("schedule.at_bound=drain")
     return found

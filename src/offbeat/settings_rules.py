@@ -1,0 +1,83 @@
+"""Combinations of settings that cannot work, each in one line: key, value, remedy. Knows no file or command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offbeat.task_settings import CountingTask, RunningSumTask, TaskSettings
+
+if TYPE_CHECKING:
+    from offbeat.settings import Settings
+
+SPLICING = frozenset({"partial", "in-flight"})
+"""Schedules under which a new version goes on with responses under way."""
+
+
+def impossible(s: Settings) -> list[str]:
+    """Combinations that cannot work, each as one line: key, value, remedy."""
+    schedule, rollout, problems = s.schedule, s.rollout, []
+    tbs, group, k = schedule.train_batch_size, schedule.group_size, schedule.staleness_bound
+    if group < 2:
+        problems.append(f"schedule.group_size = {group}: group-relative advantage needs at least 2; set 2 or more")
+    if tbs % group:
+        problems.append(
+            f"schedule.train_batch_size = {tbs} is not a multiple of schedule.group_size = {group};"
+            f" set {max(1, round(tbs / group)) * group}"
+        )
+    rbs = schedule.rollout_batch_size
+    if rbs is not None and rbs > (k + 1) * tbs:
+        problems.append(
+            f"schedule.rollout_batch_size = {rbs} is more than (K + 1) x train_batch_size = {(k + 1) * tbs};"
+            " lower it or raise schedule.max_staleness"
+        )
+    if rbs is not None and rbs < tbs:
+        problems.append(
+            f"schedule.rollout_batch_size = {rbs} is less than schedule.train_batch_size = {tbs}: no batch could"
+            f" ever fill; set at least {tbs}"
+        )
+    if schedule.name in SPLICING and schedule.max_versions == 1:
+        problems.append(
+            f"schedule.max_versions = 1: {schedule.name} loads the next version beside the one that is sampling; set 2"
+        )
+    if rollout.max_new_tokens >= rollout.context:
+        problems.append(
+            f"rollout.max_new_tokens = {rollout.max_new_tokens} leaves no room for a prompt in rollout.context ="
+            f" {rollout.context}; raise rollout.context or lower rollout.max_new_tokens"
+        )
+    if rollout.cache_tokens is not None and rollout.cache_tokens < rollout.context:
+        problems.append(
+            f"rollout.cache_tokens = {rollout.cache_tokens} is less than rollout.context = {rollout.context}: the"
+            " longest response would never fit; raise it"
+        )
+    if rollout.lanes % rollout.lanes_per_process:
+        problems.append(
+            f"rollout.lanes_per_process = {rollout.lanes_per_process} does not divide rollout.lanes = {rollout.lanes};"
+            " processes would differ; change either"
+        )
+    if schedule.at_bound == "evict" and schedule.name != "multi-version":
+        problems.append(
+            f"schedule.at_bound = evict: {schedule.name} gives nothing up; remove it or set schedule.name ="
+            " multi-version"
+        )
+    if schedule.name == "repack" and rollout.lanes == 1:
+        problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
+    smallest, largest = _length_range(s.task)
+    if smallest > largest:
+        problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
+    updates = s.learner.updates_per_iteration
+    if updates > tbs // group:
+        problems.append(
+            f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"
+            f" set at most {tbs // group}"
+        )
+    return problems
+
+
+def _length_range(task: TaskSettings) -> tuple[int, int]:
+    match task:
+        case RunningSumTask():
+            return task.min_terms, task.max_terms
+        case CountingTask():
+            return task.min_count, task.max_count
+        case _:
+            return 0, 0

@@ -24,6 +24,7 @@ import torch
 
 from offbeat import events as e
 from offbeat.live.prompts import PromptBook
+from offbeat.models.prepare import prepare_policy
 from offbeat.ports import Request, Sampling
 from offbeat.report.read import read_run
 from offbeat.rollout.engine import Engine
@@ -95,7 +96,8 @@ def main() -> None:
     for seed in range(given.seeds):
         run = given.out / f"offbeat-{seed}"
         points = ours(run, seed, every=50)
-        trl = theirs(given.trl_python, run / "policy", given.out / f"trl-{seed}", seed, given)
+        policy = prepare_policy(Settings.model_validate({"run": {"seed": seed}}), lambda line, share: None)
+        trl = theirs(given.trl_python, policy, given.out / f"trl-{seed}", seed, given)
         for name, curve in (("offbeat", points), ("TRL", trl)):
             print(f"seed {seed} {name}: " + ", ".join(f"{t:.0f} s {x:.3f}" for t, x in curve), flush=True)
         mine, other = first_time(points), first_time(trl)

@@ -74,7 +74,7 @@ def main() -> None:
 
     config = GRPOConfig(
         output_dir=str(given.out / "trainer"), use_cpu=True, bf16=False, seed=given.seed, report_to=[],
-        save_strategy="no", logging_steps=10, disable_tqdm=True, shuffle_dataset=False, gradient_checkpointing=False,
+        save_strategy="no", logging_steps=10, disable_tqdm=True, shuffle_dataset=False, activation_checkpointing=False,
         per_device_train_batch_size=schedule.train_batch_size, num_generations=schedule.group_size,
         max_completion_length=rollout.max_new_tokens, temperature=rollout.temperature, beta=0.0, loss_type="dapo",
         learning_rate=given.learning_rate, lr_scheduler_type="linear", warmup_steps=settings.learner.warmup_iterations,

@@ -7,6 +7,7 @@ from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from offbeat import events as e
 from offbeat.flow.lanes import Health
@@ -70,6 +71,23 @@ def test_golden_fig_7() -> None:
         {4: 8},
     ]
     assert all(lane.loaded == set(lane.using) for lane in s.lanes)
+
+
+def test_an_idle_lane_helps_with_an_older_version_where_there_is_nothing_newer_to_do() -> None:
+    """No room for new groups: the lane that became empty takes up V2 instead of what it held, then half of its work."""
+    s = fig_7()
+    s.plan = s.window.plan = structs.replace(s.plan, outstanding_limit=8, lanes=2, rebalance_seconds=5.0)
+    del s.lanes[2:]
+    for group in list(s.ledger.live.values())[4:]:
+        s.ledger._leave(group)
+        s.ledger.issued -= 1
+    s.vacant = {0, 1}
+    s.lanes[0].loaded = {3}
+    commands = s.handle(e.Tick(), 6.0)
+    assert [c for c in commands if not isinstance(c, e.Retire)] == [e.UnloadVersion(0, 3), e.LoadVersion(0, 2)]
+    commands = s.handle(e.VersionLoaded(0, 2), 6.1)
+    (move,) = of(e.Move, commands)
+    assert (move.lane, move.to, len(move.trajectory_ids)) == (1, 0, 2)
 
 
 shapes = st.fixed_dictionaries(

@@ -12,7 +12,7 @@ from collections import Counter
 from math import ceil
 from typing import TYPE_CHECKING
 
-from offbeat.events import Command, LoadVersion, Move
+from offbeat.events import Command, LoadVersion, Move, UnloadVersion
 from offbeat.flow.lanes import Lane
 from offbeat.flow.ledger import Member
 from offbeat.flow.partition import keepers
@@ -104,15 +104,25 @@ def _draw_together(s: Scheduler, lanes: list[Lane], kept: dict[int, set[int]]) -
 
 
 def _spread(s: Scheduler, lanes: list[Lane], holders: list[Lane], version: int) -> list[Command]:
-    """Let idle lanes that are to help with an older version take it up; even out those that have it."""
+    """Let idle lanes that are to help with an older version take it up, where that will even something out; even out
+    those that have it.
+    """
     commands: list[Command] = []
-    if version != s.window.newest:
-        for lane in holders:
-            full = len(lane.loaded) + len(lane.loading) >= s.plan.live_versions
-            if version not in lane.loaded and not lane.using and not lane.loading and not lane.evaluating and not full:
-                lane.loading.add(version)
-                commands.append(LoadVersion(lane.lane, version))
+    fullest = max((lane.load for lane in holders if version in lane.loaded), default=0)
+    for lane in holders if version != s.window.newest else []:
+        idle = not (lane.using or lane.loading or lane.evaluating)
+        if version not in lane.loaded and idle and _uneven(fullest, lane):
+            if len(lane.loaded) >= s.plan.live_versions:
+                given_up = min(lane.loaded)
+                lane.loaded.discard(given_up)
+                commands.append(UnloadVersion(lane.lane, given_up))
+            lane.loading.add(version)
+            commands.append(LoadVersion(lane.lane, version))
     return commands + _even(s, [lane for lane in holders if version in lane.loaded], version)
+
+
+def _uneven(load: int, lane: Lane) -> bool:
+    return load - lane.load > max(1, UNEVEN * lane.slots)
 
 
 def _even(s: Scheduler, lanes: list[Lane], version: int) -> list[Command]:
@@ -120,11 +130,10 @@ def _even(s: Scheduler, lanes: list[Lane], version: int) -> list[Command]:
     commands: list[Command] = []
     while len(lanes) > 1:
         source, target = max(lanes, key=lambda x: x.load), min(lanes, key=lambda x: (x.load, x.lane))
-        gap = source.load - target.load
         movable = [m for m in source.held.values() if m.version == version and m.destination < 0]
-        if gap <= max(1, UNEVEN * target.slots) or not movable or target.free < 1:
+        if not _uneven(source.load, target) or not movable or target.free < 1:
             break
-        members = movable[: min(gap // 2, target.free)]
+        members = movable[: min((source.load - target.load) // 2, target.free)]
         for member in members:
             _expect(target, member)
         commands += _moves(s, source, members)

@@ -21,7 +21,7 @@ $(VENV)/installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[test]'
 	@touch $@ $(VENV)/installed
 
-train: $(VENV)/installed ## install, then train the built-in default (about 4 minutes on 2 cores)
+train: $(VENV)/installed ## install, then train the built-in default (about 3 minutes on 2 cores)
 	$(BIN)/offbeat train
 
 test: $(VENV)/installed-test ## install what tests need and run them all

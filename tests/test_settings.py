@@ -23,6 +23,9 @@ IMPOSSIBLE = {
     "schedule.name=syn": "schedule.name",
     "learner.learning_rate=fast": "learner.learning_rate",
     "learner.rate=1": "learner.rate",
+    "learner=3": "not of the form section.key=value",
+    "run.seed=99999999999999999999999999": "run.seed = 9.*less than or equal to 9223372036854775807",
+    "rollout.context=99999999999999999999999": "rollout.context = 9.*less than or equal",
     "task.min_count=50": "lower the one or raise the other",
 }
 
@@ -61,6 +64,13 @@ def test_derived_values(name: str, bound: int, versions: int) -> None:
     settings = settings_from({"schedule": {"name": name}, "rollout": {"lanes": 4, "lanes_per_process": 2}})
     assert (settings.schedule.staleness_bound, settings.schedule.live_versions) == (bound, versions)
     assert settings.rollout.processes == 2
+
+
+def test_a_value_where_a_section_is_meant_names_the_section(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("learner = 3\n")
+    with pytest.raises(SettingsError, match=r"learner = 3: a section is meant; write \[learner\]"):
+        load_settings(file)
 
 
 def test_a_dump_is_the_settings_again() -> None:

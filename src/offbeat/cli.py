@@ -136,7 +136,9 @@ def verify(
     if recompute:
         from offbeat.report.recompute import recompute as rescore
 
-        found = found.with_recomputed(*rescore(opened, recompute, seed))
+        with Console(stderr=True).status("") as status:
+            said = lambda done, of: status.update(f"recomputed {done} of {of} trajectories")  # noqa: E731
+            found = found.with_recomputed(*rescore(opened, recompute, seed, said))
     if as_json:
         typer.echo(json.dumps(found.to_json()))
     else:
@@ -162,7 +164,7 @@ def report(
 def compare(
     config: Config = None,
     out: Annotated[Path | None, typer.Option("--out", help="Directory for the runs; the same one goes on.")] = None,
-    schedules: Annotated[str, typer.Option(help="Comma-separated; the first is what others are compared with.")] = "",
+    schedules: Annotated[str | None, typer.Option(help="Comma-separated; others are compared with the first.")] = None,
     iterations: Annotated[int, typer.Option(min=1, help="RL iterations of each run.")] = 60,
     warmup: Annotated[int, typer.Option(min=1, help="Iterations at the start that do not count.")] = 10,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each schedule, each repeat with the next seed.")] = 1,
@@ -179,7 +181,7 @@ def compare(
     from offbeat.comparison.table import table
 
     console = Console(stderr=True)
-    names = tuple(name.strip() for name in schedules.split(",")) if schedules else SCHEDULES
+    names = tuple(name.strip() for name in schedules.split(",")) if schedules is not None else SCHEDULES
     order = Order(config, tuple(overrides or ()), names, iterations, repeats, len(os.sched_getaffinity(0)))
     directory = out or Path("out") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
     done = run_all(directory, order, warmup, lambda words: console.print(words, style="dim", highlight=False))
@@ -198,7 +200,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except UsageError as error:
-        _complain(getattr(error, "message", str(error)))
+        _complain(error.format_message() if isinstance(error, typer.BadParameter) else str(error))
         sys.exit(2)
     except typer.Abort:
         _complain("interrupted")

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from offbeat.errors import SettingsError
 from offbeat.settings_rules import SPLICING, impossible
 from offbeat.task_settings import (
+    MOST,
     AdditionTask,
     CountingTask,
     JsonlTask,
@@ -26,7 +27,7 @@ from offbeat.task_settings import (
     TaskSettings,
 )
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
 
 __all__ = [
     "AdditionTask",
@@ -232,6 +233,8 @@ def _one_line(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{key}: missing; add it"
     value = first["input"]
+    if first["type"] == "model_type":
+        return f"{key} = {value!r}: a section is meant; write [{key}] and keys below it, or --set {key}.key=value"
     return f"{key} = {value!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

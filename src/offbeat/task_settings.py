@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(gt=0)]
+MOST = 2**63 - 1
+"""What a message, a log and a seed can carry."""
+Positive = Annotated[int, Field(gt=0, le=MOST)]
 Seconds = Annotated[float, Field(gt=0)]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from offbeat.comparison.compare import compare
 from offbeat.comparison.contestants import SCHEDULES, Order, lane_splits, thread_splits
-from offbeat.errors import SettingsError
+from offbeat.errors import RunDirectoryError, SettingsError
 from offbeat.flow.schedules import SCHEDULES as KNOWN
 from offbeat.settings import Settings
 
@@ -61,6 +63,13 @@ def test_contestants_differ_in_schedule_threads_and_seed_only() -> None:
     assert Settings().schedule.max_staleness == base.schedule.max_staleness
 
 
+def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text("{}")
+    with pytest.raises(RunDirectoryError, match=f"--out {tmp_path}: exists and is no comparison"):
+        compare(tmp_path, Order(None, (), ("sync",), 20), warmup=5, say=lambda words: None)
+    assert [file.name for file in tmp_path.iterdir()] == ["data.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("order", "words"),
     [
@@ -68,6 +77,9 @@ def test_contestants_differ_in_schedule_threads_and_seed_only() -> None:
         (Order(None, (), ("sync", "sync")), "--schedules sync: named twice"),
         (Order(None, (), ("sync",), iterations=5), "--iterations 5: with --warmup 5"),
         (Order(None, ("run.time_limit_seconds=60",)), "run.time_limit_seconds = 60: .* remove it"),
+        (Order(None, ("learner.iterations=5",)), "--set learner.iterations=5: .* use --iterations"),
+        (Order(None, ("schedule.name=sync",)), "--set schedule.name=sync: .* use --schedules"),
+        (Order(None, (), ("",)), "--schedules : unknown schedule"),
     ],
 )
 def test_impossible_orders_write_nothing(order: Order, words: str, tmp_path) -> None:

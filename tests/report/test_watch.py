@@ -129,10 +129,10 @@ def test_lanes_come_and_go() -> None:
 
 
 def test_cells(made: EditableRun) -> None:
-    assert cells(Tally(small_settings())) == {"live versions": "-", "slots busy": "0/0"}
+    assert cells(Tally(small_settings())) == {"versions alive": "-", "slots busy": "0/0"}
     shown = cells(told(made))
     assert list(shown) == [
-        "reward", "exact match", "trajectories/s", "live versions", "staleness", "slots busy", "ETA", "restarts",
+        "reward", "exact match", "trajectories/s", "versions alive", "staleness", "slots busy", "ETA", "restarts",
         "quarantined",
     ]  # fmt: skip
     assert shown["exact match"].endswith("(version 12)")

@@ -38,6 +38,10 @@ class MadeUp:
         check_reward(self, [PROMPT])
 
 
+def leaves(answer: str, response: str) -> float:
+    raise SystemExit(3)
+
+
 def raises(answer: str, response: str) -> float:
     raise KeyError("score\nboard")
 
@@ -55,6 +59,7 @@ def raises(answer: str, response: str) -> float:
         (lambda answer, response: None, "is None"),
         (lambda answer, response: "1.0", "is '1.0'"),
         (raises, "raised KeyError: .*mend the reward"),
+        (leaves, "raised SystemExit: 3; mend the reward"),
     ],
 )
 def test_broken_rewards_are_refused(reward: Callable[[str, str], float], complaint: str) -> None:

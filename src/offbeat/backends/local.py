@@ -37,9 +37,14 @@ class Name(NamedTuple):
 
 
 class Died(msgspec.Struct, frozen=True):
-    """A worker's process ended by itself or by somebody else's hand."""
+    """A worker's process ended by itself or by somebody else's hand: `how`, and the file with what it printed."""
 
-    reason: str
+    how: str
+    printed: str = ""
+
+    @property
+    def reason(self) -> str:
+        return self.how + (f"; its last words are in {self.printed}" if self.printed else "")
 
 
 class Worker:
@@ -153,8 +158,7 @@ class LocalBackend:
         if worker.failure:
             return Died(worker.failure)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        where = f"; its last words are in {self._errors}" if self._errors and code > 0 else ""
-        return Died(f"the {name.kind} process ended by {how}{where}")
+        return Died(f"the {name.kind} process ended by {how}", str(self._errors) if self._errors and code > 0 else "")
 
     def close(self) -> None:
         self.end_all()

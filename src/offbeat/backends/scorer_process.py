@@ -24,7 +24,7 @@ def main(link: Link) -> None:
         assert isinstance(message, ScoreThis)
         try:
             reward = task.reward(message.prompt, message.response)
-        except Exception as error:  # the user's code may raise anything; it becomes a reported failure
+        except (Exception, SystemExit) as error:  # the user's code may raise anything; it becomes a reported failure
             link.send(ScoreRaised(message.ticket, f"raised {type(error).__name__}: {error}"))
             continue
         if isinstance(reward, (int, float)) and math.isfinite(reward):

@@ -20,6 +20,7 @@ import msgspec
 from offbeat.errors import WeightsError
 from offbeat.learner.durable import sync
 
+WEIGHTS = "model.safetensors"
 CANARY_TOLERANCE = 1e-3
 
 
@@ -32,11 +33,12 @@ class Canary(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`version`, and the SHA-256 of its model.safetensors."""
+    """`version`, the SHA-256 of its model.safetensors and that of every file beside it, by name."""
 
     version: int
     digest: str
     canary: Canary
+    others: dict[str, str] = {}
 
 
 def version_directory(run_directory: Path, version: int) -> Path:
@@ -44,7 +46,7 @@ def version_directory(run_directory: Path, version: int) -> Path:
 
 
 def weights_file(run_directory: Path, version: int) -> Path:
-    return version_directory(run_directory, version) / "model.safetensors"
+    return version_directory(run_directory, version) / WEIGHTS
 
 
 def publish(run_directory: Path, version: int, save: Callable[[Path], str], canary: Callable[[], Canary]) -> Manifest:
@@ -53,7 +55,9 @@ def publish(run_directory: Path, version: int, save: Callable[[Path], str], cana
     aside = final.with_name(f".{final.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    manifest = Manifest(version, save(aside), canary())
+    digest = save(aside)
+    others = {file.name: file_digest(file) for file in aside.iterdir() if file.name != WEIGHTS}
+    manifest = Manifest(version, digest, canary(), others)
     (aside / "manifest.json").write_bytes(msgspec.json.encode(manifest))
     sync(aside / "manifest.json")
     sync(aside)
@@ -77,6 +81,15 @@ def read_manifest(run_directory: Path, version: int, digest: str) -> Manifest:
             f" {manifest.digest[:12]}, the file is {found[:12]}"
         )
     return manifest
+
+
+def check_version(run_directory: Path, version: int, digest: str) -> None:
+    """Raise WeightsError unless every file of a version is what was published: to be asked before training goes on."""
+    manifest = read_manifest(run_directory, version, digest)
+    for name, announced in manifest.others.items():
+        file = version_directory(run_directory, version) / name
+        if file.exists() and file_digest(file) != announced:
+            raise WeightsError(f"{file} is damaged: its SHA-256 is not the published one")
 
 
 def check_canary(manifest: Manifest, score: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[float]]) -> None:

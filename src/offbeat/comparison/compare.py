@@ -11,8 +11,8 @@ from offbeat.comparison.contestants import Contestant, Order
 from offbeat.comparison.measures import Measures, measure
 from offbeat.comparison.page import html
 from offbeat.comparison.result import Entry, entries, to_json
-from offbeat.comparison.runs import check_same_start, make_run
-from offbeat.errors import SettingsError
+from offbeat.comparison.runs import LOG_NAME, check_same_start, make_run
+from offbeat.errors import RunDirectoryError, SettingsError
 from offbeat.report.page import write_page
 from offbeat.report.read import Run
 
@@ -36,12 +36,16 @@ def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], Non
             f"--iterations {order.iterations}: with --warmup {warmup} (at least 1) there is no steady part; give at"
             f" least {least}"
         )
+    ours = not directory.exists() or (directory / LOG_NAME).exists()
+    if not ours and (directory.is_file() or any(directory.iterdir())):
+        raise RunDirectoryError(f"--out {directory}: exists and is no comparison; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / LOG_NAME).touch()
     measured: dict[Contestant, Measures] = {}
     runs: dict[Contestant, Run] = {}
     for place, contestant in enumerate(planned, start=1):
-        say(f"run {place} of {len(planned)}")
-        runs[contestant] = make_run(directory, order.config, contestant, say)
+        label = f"run {place} of {len(planned)}"
+        runs[contestant] = make_run(directory, order.config, contestant, lambda words: say(f"{label}: {words}"))  # noqa: B023
         measured[contestant] = measure(runs[contestant], warmup)
     check_same_start(runs)
     found = entries(measured)

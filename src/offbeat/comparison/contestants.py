@@ -17,6 +17,12 @@ from offbeat.settings_rules import SPLICING
 
 SCHEDULES: tuple[str, ...] = get_args(ScheduleSettings.model_fields["name"].annotation)
 """In the order of the settings; the first is what others are compared with."""
+SET_HERE = {
+    "schedule.name": "use --schedules",
+    "learner.iterations": "use --iterations",
+    "run.threads": "it tries what the cores allow",
+    "run.evaluate_every": "it evaluates before and after only",
+}
 TAKE_TURNS = frozenset({"sync", "partial"})
 
 
@@ -77,6 +83,10 @@ class Order:
         ]
 
     def _base(self) -> Settings:
+        for override in self.overrides:
+            key = override.partition("=")[0].strip()
+            if key in SET_HERE:
+                raise SettingsError(f"--set {override}: a comparison sets {key} itself; {SET_HERE[key]}")
         base = load_settings(self.config, list(self.overrides))
         limit = base.run.time_limit_seconds
         if limit is not None:

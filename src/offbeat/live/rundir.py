@@ -20,7 +20,8 @@ from offbeat import __version__
 from offbeat import events as e
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.backends.messages import Prepared, PrepareHello, Preparing, WorkerFailed
-from offbeat.errors import RunDirectoryError, RunFailed, SettingsError
+from offbeat.backends.weights import check_version, read_manifest
+from offbeat.errors import RunDirectoryError, RunFailed, SettingsError, WeightsError
 from offbeat.flow.plan import plan_from
 from offbeat.flow.scheduler import Scheduler
 from offbeat.live.runlog import RunLog
@@ -29,6 +30,7 @@ from offbeat.settings import Settings, settings_from
 
 LOG_NAME = "run.sqlite"
 WORKERS_LOG = "workers.log"
+POLICY = "policy"
 PREPARER = Name("preparer")
 
 
@@ -89,7 +91,7 @@ def _prepare(aside: Path, settings: Settings, progress: Callable[[str, float], N
                         raise SettingsError(message.reason)
                     case Died():
                         words = _last_words(aside / WORKERS_LOG)
-                        raise RunFailed(f"the policy could not be prepared: {message.reason}{words}")
+                        raise RunFailed(f"the policy could not be prepared: {message.how}{words}")
     finally:
         backend.close()
 
@@ -105,6 +107,7 @@ def take_up(directory: Path, wait: Callable[[str], None]) -> OpenRun:
         raise RunDirectoryError(f"run {directory}: holds no {LOG_NAME}; start one with --out {directory}")
     lock = _lock(directory, wait)
     log = RunLog.open(directory / LOG_NAME)
+    log.check()
     settings = settings_from_json(log.meta("settings"))
     scheduler = Scheduler(plan_from(settings))
     digests = {0: log.meta("digest_0")}
@@ -121,9 +124,26 @@ def take_up(directory: Path, wait: Callable[[str], None]) -> OpenRun:
         if isinstance(event, e.Trained):
             digests[event.version] = event.digest
         retired += [command.version for command in commands if isinstance(command, e.Retire)]
+    if not scheduler.stopped or scheduler.stopped.outcome != "finished":
+        _check_files(directory, digests, scheduler)
     shelf = VersionShelf(directory, settings.run.keep_versions, digests, retired)
     shelf.discard_unlogged()
     return OpenRun(directory, settings, log, scheduler, shelf, session, last, lock)
+
+
+def _check_files(directory: Path, digests: dict[int, str], scheduler: Scheduler) -> None:
+    """Raise RunDirectoryError where files that training needs to go on are missing or not what was written."""
+    remedy = "put it back from a copy, or begin a new run"
+    if not (directory / POLICY / "config.json").is_file():
+        raise RunDirectoryError(f"run {directory}: {POLICY}/config.json is missing; {remedy}")
+    for version in sorted(scheduler.live_versions):
+        try:
+            if version == scheduler.window.newest:
+                check_version(directory, version, digests[version])
+            elif scheduler.ledger.needs(version):
+                read_manifest(directory, version, digests[version])
+        except WeightsError as error:
+            raise RunDirectoryError(f"run {directory}: {error}; {remedy}") from None
 
 
 def settings_from_json(text: str) -> Settings:

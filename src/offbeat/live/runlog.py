@@ -36,6 +36,13 @@ _COMMANDS = msgspec.json.Decoder(list[Command])
 _TRAJECTORY = msgspec.msgpack.Decoder(Trajectory)
 
 
+def _damaged(file: Path, words: str) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"run {file.parent}: {file.name} cannot be read ({words}); it is damaged or not a run of offbeat: put it back"
+        " from a copy, or begin a new run"
+    )
+
+
 class RunLog:
     """A journal (ports.Journal) and the payloads beside it. One writer: the main process."""
 
@@ -62,10 +69,19 @@ class RunLog:
             log = cls(file)
             found = log.meta("schema")
         except sqlite3.DatabaseError as error:
-            raise RunDirectoryError(f"run {file.parent}: {file.name} cannot be read ({error})") from None
+            raise _damaged(file, str(error)) from None
         if found != SCHEMA_VERSION:
             raise RunDirectoryError(f"run {file.parent}: schema {found}, this offbeat writes {SCHEMA_VERSION}")
         return log
+
+    def check(self) -> None:
+        """Read the whole file once. Raises RunDirectoryError where a page is damaged: before hours are built on it."""
+        try:
+            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.file, str(error)) from None
+        if found != "ok":
+            raise _damaged(self.file, found.splitlines()[-1])
 
     def meta(self, key: str) -> str:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

@@ -56,8 +56,8 @@ def warm_start(model: Any, gold: GoldAnswers, settings: ModelSettings, progress:
             best = max(best, rates.sampled)
             reached = 1.0 if rates.sampled >= target else min(1.0, best / target)
             progress(
-                f"warm start: step {step}, sampled exact match {rates.sampled:.3f} of {target:g}"
-                f" (greedy {rates.greedy:.3f})",
+                f"warm start: step {step}, exact match sampled {rates.sampled:.3f} (until {target:g}), greedy"
+                f" {rates.greedy:.3f}",
                 reached,
             )
             if rates.sampled >= target:

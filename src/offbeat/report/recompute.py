@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from offbeat.errors import WeightsError
@@ -33,8 +33,11 @@ def kept_weights(run: Run) -> dict[int, Path]:
     return {int(name): file for name, file in files.items() if file.is_file()}
 
 
-def recompute(run: Run, count: int, seed: int) -> tuple[int, float | None]:
+def recompute(
+    run: Run, count: int, seed: int, said: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[int, float | None]:
     """Recompute up to `count` consumed trajectories, drawn with `seed` among those whose versions are all still kept.
+    `said` hears how many are done of how many.
 
     Returns (how many were recomputed, largest absolute difference of a token's log-prob: None for none, infinite
     where one of the two is not a number). Of several spans, each is computed by its own version with all before it
@@ -55,6 +58,7 @@ def recompute(run: Run, count: int, seed: int) -> tuple[int, float | None]:
     rollout = run.settings.rollout
     sampling = Sampling(temperature=rollout.temperature, top_k=rollout.top_k, top_p=rollout.top_p)
     error: float | None = None
+    done, total = 0, sum(map(len, by_version.values()))
     for version, keys in sorted(by_version.items()):
         weights = kept_weights(run)[version]
         rescorer = Rescorer(run.policy_directory, weights)
@@ -73,6 +77,8 @@ def recompute(run: Run, count: int, seed: int) -> tuple[int, float | None]:
                 of_version = (span for span in trajectory.spans if span.version == version)
                 stated = tuple(logprob for span in of_version for logprob in span.behaviour_logprobs)
             error = max(error or 0.0, _largest_difference(again, stated))
+            done += 1
+            said(done, total)
     return len(drawn), error
 
 

@@ -42,7 +42,7 @@ def cells(tally: Tally) -> dict[str, str]:
         found["exact match"] = f"{tally.evaluated.exact_match_greedy:.3f} (version {tally.evaluated.version})"
     if tally.trajectories_per_second is not None:
         found["trajectories/s"] = f"{tally.trajectories_per_second:.1f}"
-    found["live versions"] = _versions(tally.live_versions)
+    found["versions alive"] = _versions(tally.live_versions)
     if tally.staleness_mean is not None:
         of = "" if tally.bound is None else f" of {tally.bound}"
         found["staleness"] = f"mean {tally.staleness_mean:.2f} max {tally.staleness_max}{of}"

@@ -24,6 +24,10 @@ EPOCHS_KEPT = 4
 SAMPLE = 32
 
 
+def _remedy(rows: int) -> str:
+    return f"add lines or set task.held_out to at most {rows - 1}" if rows > 1 else "add lines: two at least"
+
+
 class Jsonl:
     """`duplicates` counts the exact repeats that were dropped. Relative paths start at the current directory."""
 
@@ -35,7 +39,7 @@ class Jsonl:
         if len(rows) <= settings.held_out:
             raise TaskError(
                 f"task.file = {settings.file!r}: {len(rows)} different prompts are too few for task.held_out ="
-                f" {settings.held_out} and training; add lines or set task.held_out to at most {len(rows) - 1}"
+                f" {settings.held_out} and training; {_remedy(len(rows))}"
             )
         rows.sort(key=_rank)
         self._exam, self._rows = rows[: settings.held_out], rows[settings.held_out :]

@@ -75,7 +75,7 @@ def _asked(task: Task, prompt: Prompt, response: str) -> float:
         reward = task.reward(prompt, response)
     except TaskError as error:
         raise TaskError(f"task {task.name}: {error}") from None
-    except Exception as error:  # the reward may be the user's code: whatever it raises becomes one line
+    except (Exception, SystemExit) as error:  # the reward may be the user's code: all it raises becomes one line
         raise TaskError(
             f"task {task.name}: the reward of prompt {shown(prompt)} for the response {one_line(repr(response))}"
             f" raised {type(error).__name__}: {one_line(str(error))}; mend the reward"

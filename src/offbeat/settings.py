@@ -8,150 +8,45 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from offbeat.errors import SettingsError
-from offbeat.settings_rules import SPLICING, impossible
+from offbeat.settings_rules import impossible
+from offbeat.settings_sections import (
+    LearnerSettings,
+    ModelSettings,
+    RolloutSettings,
+    RunSettings,
+    ScheduleSettings,
+)
 from offbeat.task_settings import (
-    MOST,
     AdditionTask,
     CountingTask,
     JsonlTask,
-    Positive,
     ReasoningGymTask,
     RunningSumTask,
-    Seconds,
     Section,
     TaskSettings,
 )
-
-Count = Annotated[int, Field(ge=0, le=MOST)]
 
 __all__ = [
     "AdditionTask",
     "CountingTask",
     "JsonlTask",
+    "LearnerSettings",
+    "ModelSettings",
     "ReasoningGymTask",
+    "RolloutSettings",
+    "RunSettings",
     "RunningSumTask",
+    "ScheduleSettings",
     "Settings",
     "TaskSettings",
     "load_settings",
     "settings_from",
 ]
-
-
-class ModelSettings(Section):
-    """The policy: a Hugging Face directory (`path`), or a preset built and warm-started here."""
-
-    path: str = ""
-    preset: Literal["nano", "micro"] = "nano"
-    warm_start_target: float = Field(0.05, ge=0, le=1)
-    """The supervised phase ends once this share of samples is expected to match exactly. Presets only."""
-    warm_start_max_steps: Positive = 1500
-    warm_start_learning_rate: float = Field(2e-3, gt=0)
-    warm_start_batch_size: Positive = 64
-
-
-class RolloutSettings(Section):
-    """How responses are sampled. All of it is part of what the behaviour policy is."""
-
-    lanes: int = Field(1, ge=1, le=64)
-    """Rollout units, each with `slots` slots of its own."""
-    lanes_per_process: int = Field(1, ge=1, le=64)
-    """Lanes that share one process and its engine."""
-    slots: int = Field(64, ge=1, le=4096)
-    cache_tokens: Positive | None = None
-    """Tokens of keys and values a lane may hold; beyond them responses are parked. Without a value slots x context."""
-    max_new_tokens: Positive = 168
-    context: Positive = 192
-    """Longest prompt + response in tokens."""
-    temperature: float = Field(1.0, gt=0, le=10)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: Count = 0
-
-    @property
-    def processes(self) -> int:
-        return -(-self.lanes // self.lanes_per_process)
-
-
-class ScheduleSettings(Section):
-    """Who runs when. Sizes are counted in trajectories."""
-
-    name: Literal["multi-version", "sync", "one-step-off", "partial", "in-flight", "repack"] = "multi-version"
-    max_staleness: int = Field(2, ge=0, le=64)
-    max_versions: Positive | None = None
-    """Versions alive in a lane at once; without a value K + 1, which never binds (2 at least where versions splice)."""
-    group_size: Positive = 8
-    train_batch_size: Positive = 128
-    rollout_batch_size: Positive | None = None
-    """Trajectories outstanding at most; without a value (K + 1) x train_batch_size, the most that C3 allows."""
-
-    at_bound: Literal["drain", "evict"] = "drain"
-    """What multi-version does at the bound: hold the next batch back until the oldest are finished, so that nothing is
-    dropped, or give up what is too old and queue its prompt again (which costs C2, and favours short responses)."""
-    migration: Literal["cache", "prefill", "off"] = "cache"
-    """How responses under way move between lanes: with their keys and values, computing these again, or never."""
-    legacy_fill: bool = True
-    """May new groups start under an older version that a lane still holds? Never under the oldest."""
-    rebalance_seconds: Seconds = 5.0
-    """Lanes are divided among versions anew after so long, besides after every publish."""
-
-    @property
-    def staleness_bound(self) -> int:
-        """What C3 promises. `partial` and `in-flight` promise nothing: for them it only sizes what is in hand."""
-        return {"sync": 0, "one-step-off": 1}.get(self.name, self.max_staleness)
-
-    @property
-    def live_versions(self) -> int:
-        if self.name == "repack":
-            return 1
-        return self.max_versions or max(self.staleness_bound + 1, 2 if self.name in SPLICING else 1)
-
-    @property
-    def outstanding_limit(self) -> int:
-        return self.rollout_batch_size or (self.staleness_bound + 1) * self.train_batch_size
-
-
-class LearnerSettings(Section):
-    """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
-
-    iterations: Positive = 600
-    learning_rate: float = Field(3.5e-4, gt=0, lt=1)
-    warmup_iterations: Count = 5
-    final_learning_rate_share: float = Field(0.1, ge=0, le=1)
-    """The rate falls linearly to this share of itself at the last iteration; 1 keeps it constant."""
-    weight_decay: float = Field(0.0, ge=0, le=1)
-    max_gradient_norm: float = Field(1.0, gt=0)
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.2, gt=0)
-    aggregation: Literal["token", "sequence"] = "token"
-    """`token`: mean over all tokens of the batch; `sequence`: mean over trajectories of each one's token mean."""
-    normalise_advantage: bool = True
-    """Divide the group-relative advantage by the group's standard deviation."""
-    updates_per_iteration: Positive = 1
-    micro_batch_tokens: Positive = 8192
-    """Padded tokens in one forward pass; larger batches accumulate gradients."""
-    max_consecutive_skips: Positive = 5
-
-
-class RunSettings(Section):
-    """The run itself: seed, limits, leases, what is kept."""
-
-    seed: Count = 0
-    threads: Positive = 1
-    evaluate_every: Count = 100
-    """Held-out evaluation every so many iterations; 0: before and after only."""
-    time_limit_seconds: Seconds | None = None
-    lease_seconds: Seconds = 60.0
-    """A trajectory without a new token for so long is restarted."""
-    stall_seconds: Seconds = 180.0
-    """The run fails, naming the culprit, when nothing at all progressed for so long."""
-    max_attempts: Positive = 4
-    max_quarantined_in_a_row: Positive = 8
-    keep_versions: int = Field(8, ge=1)
-    """Newest retired versions whose weights stay on disk, for `verify --recompute`."""
 
 
 class Settings(Section):
@@ -164,7 +59,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Settings:
-        for problem in impossible(self):
+        for problem in impossible(self.schedule, self.rollout, self.learner, self.task):
             raise ValueError(problem)
         return self
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from offbeat.settings_sections import SPLICING, LearnerSettings, RolloutSettings, ScheduleSettings
 from offbeat.task_settings import CountingTask, RunningSumTask, TaskSettings
 
-if TYPE_CHECKING:
-    from offbeat.settings import Settings
 
-SPLICING = frozenset({"partial", "in-flight"})
-"""Schedules under which a new version goes on with responses under way."""
-
-
-def impossible(s: Settings) -> list[str]:
-    """Combinations that cannot work, each as one line: key, value, remedy."""
-    schedule, rollout, problems = s.schedule, s.rollout, []
+def impossible(
+    schedule: ScheduleSettings, rollout: RolloutSettings, learner: LearnerSettings, task: TaskSettings
+) -> list[str]:
+    """What is wrong, most basic first; empty where all goes together."""
+    problems: list[str] = []
     tbs, group, k = schedule.train_batch_size, schedule.group_size, schedule.staleness_bound
     if group < 2:
         problems.append(f"schedule.group_size = {group}: group-relative advantage needs at least 2; set 2 or more")
@@ -61,10 +56,10 @@ def impossible(s: Settings) -> list[str]:
         )
     if schedule.name == "repack" and rollout.lanes == 1:
         problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
-    smallest, largest = _length_range(s.task)
+    smallest, largest = _length_range(task)
     if smallest > largest:
         problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
-    updates = s.learner.updates_per_iteration
+    updates = learner.updates_per_iteration
     if updates > tbs // group:
         problems.append(
             f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"

@@ -11,7 +11,7 @@ from offbeat.errors import SettingsError
 from offbeat.flow.scheduler import Scheduler
 from offbeat.flow.schedules import SCHEDULES
 from offbeat.settings import settings_from
-from offbeat.settings_rules import SPLICING
+from offbeat.settings_sections import SPLICING
 from offbeat.testing.fake_world import FakeWorld
 
 from .conftest import Tape, drive, heavy, plan

@@ -13,7 +13,7 @@ from typing import NamedTuple, get_args
 
 from offbeat.errors import SettingsError
 from offbeat.settings import ScheduleSettings, Settings, load_settings
-from offbeat.settings_rules import SPLICING
+from offbeat.settings_sections import SPLICING
 
 SCHEDULES: tuple[str, ...] = get_args(ScheduleSettings.model_fields["name"].annotation)
 """In the order of the settings; the first is what others are compared with."""

@@ -30,16 +30,17 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 def table(found: list[Entry]) -> Table:
     """Medians over repeats. `learner bound`: trajectories a second if the learner never waited."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("")
+    drawn.add_column("", no_wrap=True)
     for entry in found:
-        drawn.add_column(entry.schedule, justify="right")
+        drawn.add_column(entry.schedule.replace("-", "-\n"), justify="right")
     first = found[0]
-    drawn.add_row(f"{first.schedule} ÷", *("" if e is first else f"{speedup(first, e):.2f}" for e in found))
-    drawn.add_row("threads a worker", *(str(entry.split) for entry in found))
+    drawn.add_row("first ÷ this", *("" if e is first else f"{speedup(first, e):.2f}" for e in found))
+    drawn.add_row("threads a worker", *(str(entry.split.threads) for entry in found))
+    drawn.add_row("split in lanes", *(str(entry.split.parts) for entry in found))
     for heading, name, form in ROWS:
         drawn.add_row(heading, *(format(entry.median(name), form) for entry in found))
     walls = equal_wall_clock(found)
-    drawn.add_row("… equal time", *(_or_dash(walls[entry.schedule]) for entry in found))
+    drawn.add_row("reward, equal time", *(_or_dash(walls[entry.schedule]) for entry in found))
     return drawn
 
 

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 
 
 def compare(out: Path, model: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    overrides = [part for each in (f"model.path={model}", *SMALL) for part in ("--set", each)]
+    small = [each for each in SMALL if each != "run.evaluate_every=0"]  # a comparison sets that itself
+    overrides = [part for each in (f"model.path={model}", *small) for part in ("--set", each)]
     command = [sys.executable, "-m", "offbeat.cli", "compare", "--out", str(out), "--json", *overrides, *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=400)
 
@@ -31,7 +32,8 @@ def test_all_schedules_side_by_side_then_again_from_what_is_there(policy: Path, 
     for name, row in found["schedules"].items():
         assert row["trajectories_per_second"] > 0
         assert row["evicted"] == 0
-        run = read_run(out / f"{name}-{row['threads']}-threads-repeat-0")
+        parts = f"-{row['lanes_split_in']}-parts" if row["lanes_split_in"] > 1 else ""
+        run = read_run(out / f"{name}{parts}-{row['threads']}-threads-repeat-0")
         assert run.settings.schedule.name == name
         assert run.settings.run.threads == row["threads"]
     assert Path(found["page"]).read_text(encoding="utf-8").count("data-figure=") >= 3 + len(SCHEDULES)

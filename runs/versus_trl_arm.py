@@ -17,6 +17,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from offbeat.models.tokens import encode_prompt
 from offbeat.settings import Settings
 from offbeat.tasks import make_task
 
@@ -60,10 +61,12 @@ def main() -> None:
     task, schedule, rollout = make_task(settings.task, given.seed), settings.schedule, settings.rollout
     tokenizer = AutoTokenizer.from_pretrained(given.policy, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    begin = tokenizer.bos_token or ""
     count = given.steps * schedule.train_batch_size // schedule.group_size
     prompts = [task.prompt(i) for i in range(count)]
-    by_text = {begin + prompt.text: prompt for prompt in prompts}
+    by_text = {prompt.text: prompt for prompt in prompts}
+    own = list(encode_prompt(tokenizer, prompts[0].text))
+    if tokenizer(prompts[0].text)["input_ids"] != own:
+        raise SystemExit(f"TRL would read prompts otherwise than offbeat: {tokenizer(prompts[0].text)} against {own}")
 
     def reward(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
         texts = [
@@ -85,7 +88,7 @@ def main() -> None:
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(given.policy, dtype=torch.float32), args=config,
         reward_funcs=reward, processing_class=tokenizer, callbacks=[snapshots],
-        train_dataset=Dataset.from_list([{"prompt": begin + prompt.text} for prompt in prompts]),
+        train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in prompts]),
     )  # fmt: skip
     snapshots.began = time.monotonic()
     trainer.train()

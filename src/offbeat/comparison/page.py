@@ -76,7 +76,8 @@ def _datasets(found: list[Entry]) -> str:
             rows.append([str(p.issued), str(p.trained), *lengths, entry.schedule, name])
     head = ["groups issued", "trained on", "length finished", "length trained on", "schedule", "data set"]
     caption = (
-        "Prompts and mean response lengths by data set, whole run, first repeat: none is favoured for being short."
+        "Prompts and mean response lengths by data set, whole run, first repeat. Where short responses are favoured,"
+        " those trained on are shorter than those finished."
     )
     return f'<section class="card full"><p class="caption">{caption}</p>{table(head, rows, numbers=4)}</section>'
 

@@ -137,7 +137,10 @@ def verify(
         from offbeat.report.recompute import recompute as rescore
 
         with Console(stderr=True).status("") as status:
-            said = lambda done, of: status.update(f"recomputed {done} of {of} trajectories")  # noqa: E731
+
+            def said(done: int, total: int) -> None:
+                status.update(f"recomputed {done} of {total} trajectories")
+
             found = found.with_recomputed(*rescore(opened, recompute, seed, said))
     if as_json:
         typer.echo(json.dumps(found.to_json()))

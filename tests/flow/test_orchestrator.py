@@ -108,7 +108,7 @@ shapes = st.fixed_dictionaries(
 )
 
 
-def run(shape: dict) -> tuple[Scheduler, Tape]:
+def run(shape: dict, evicts: bool = False) -> tuple[Scheduler, Tape]:
     batch = 2 * shape["groups"]
     scheduler = Scheduler(
         plan(
@@ -121,6 +121,7 @@ def run(shape: dict) -> tuple[Scheduler, Tape]:
             rebalance_seconds=shape["every"],
             legacy_fill=shape["legacy_fill"],
             cache_tokens=shape["cache_tokens"],
+            evicts=evicts,
             max_attempts=50,
         )
     )
@@ -276,23 +277,8 @@ def test_golden_fig_5() -> None:
 @settings(max_examples=200, deadline=None)
 @given(shapes.map(lambda shape: shape | {"name": "multi-version"}))
 def test_evicting_keeps_c3_counts_what_it_costs_and_forgets_no_prompt(shape: dict) -> None:
-    batch = 2 * shape["groups"]
-    scheduler = Scheduler(
-        plan(
-            batch_size=batch,
-            outstanding_limit=(shape["bound"] + 1) * batch,
-            bound=shape["bound"],
-            lanes=shape["lanes"],
-            live_versions=shape["versions"],
-            evicts=True,
-            max_attempts=50,
-        )
-    )
-    world = FakeWorld(shape["seed"], shape["lanes"], shape["slots"], length=heavy, learn=shape["learn"])
-    tape = Tape()
-    stop = drive(scheduler, world, tape)
-    assert stop is not None
-    assert stop.outcome == "finished"
+    calm = {"deaths": 0.0, "cache_tokens": None, "legacy_fill": True, "every": 5.0}
+    scheduler, tape = run(shape | calm, evicts=True)
     assert max(tape.staleness()) <= shape["bound"]
     evicted = of(e.Evict, tape.commands())
     issued: Counter[int] = Counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ class Comparison:
     json: dict[str, Any]
 
 
+def _say_after(label: str, say: Callable[[str], None], words: str) -> None:
+    say(label + words)
+
+
 def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], None]) -> Comparison:
     """Raises SettingsError before anything is written, RunFailed where a run fails; give the same order again to go
     on where an interrupted comparison stopped."""
@@ -44,8 +49,8 @@ def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], Non
     measured: dict[Contestant, Measures] = {}
     runs: dict[Contestant, Run] = {}
     for place, contestant in enumerate(planned, start=1):
-        label = f"run {place} of {len(planned)}"
-        runs[contestant] = make_run(directory, order.config, contestant, lambda words: say(f"{label}: {words}"))  # noqa: B023
+        label = f"run {place} of {len(planned)}: "
+        runs[contestant] = make_run(directory, order.config, contestant, partial(_say_after, label, say))
         measured[contestant] = measure(runs[contestant], warmup)
     check_same_start(runs)
     found = entries(measured)

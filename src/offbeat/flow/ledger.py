@@ -184,18 +184,19 @@ class Ledger:
         self.training = {}
 
     def quarantine(self, group: LiveGroup, reason: str) -> None:
-        self._leave(group)
-        for member in group.members:
-            self.waiting.pop(member.trajectory_id, None)
+        self._give_up(group)
         self.quarantined[group.group_id] = reason
 
     def evict(self, group: LiveGroup) -> None:
         """Give up all of a group and queue its prompt again: what C2 pays for liveness."""
+        self._give_up(group)
+        self.evicted.add(group.group_id)
+        self.queued_again.append(group.prompt_id)
+
+    def _give_up(self, group: LiveGroup) -> None:
         self._leave(group)
         for member in group.members:
             self.waiting.pop(member.trajectory_id, None)
-        self.evicted.add(group.group_id)
-        self.queued_again.append(group.prompt_id)
 
     def _leave(self, group: LiveGroup) -> None:
         if self.live.pop(group.group_id, None) is None:

@@ -12,11 +12,11 @@ from collections import Counter
 from math import ceil
 from typing import TYPE_CHECKING
 
-from offbeat.events import Command, LoadVersion, Move, UnloadVersion
-from offbeat.flow.lanes import Lane
+from offbeat.events import Command, Move
+from offbeat.flow.lanes import Health, Lane
 from offbeat.flow.ledger import Member
 from offbeat.flow.partition import keepers
-from offbeat.flow.placement import ready_lanes, roomiest
+from offbeat.flow.placement import load, ready_lanes, roomiest, unload
 
 if TYPE_CHECKING:
     from offbeat.flow.scheduler import Scheduler
@@ -30,9 +30,9 @@ def orchestrate(s: Scheduler) -> list[Command]:
     lanes = [lane for lane in ready_lanes(s.lanes) if not lane.paused and not lane.departing]
     if len(lanes) < 2:
         return []
-    load = _load(s, lanes)
+    work = _work(s, lanes)
     room = s.plan.live_versions
-    share = s.schedule.share(load, s.window.newest, len(lanes), room, _floor(s, lanes, load))
+    share = s.schedule.share(work, s.window.newest, len(lanes), room, _floor(s, lanes, work))
     kept = keepers(share, {lane.lane: lane.using for lane in lanes}, room)
     commands = _draw_together(s, lanes, kept) + _relieve(s, lanes)
     for version in sorted(share, reverse=True):
@@ -49,37 +49,42 @@ def even_out(s: Scheduler, version: int) -> list[Command]:
 
 def let_go(s: Scheduler, member: Member) -> bool:
     """The lane of a member forgets it, and so does the one that expects it; was it the last of its version there?"""
-    if member.destination >= 0:
-        s.lanes[member.destination].expect_no_more(member)
-        member.destination = -1
+    _no_longer_bound(s, member)
     return s.lanes[member.lane].let_go(member.trajectory_id)
 
 
 def arrival(s: Scheduler, member: Member) -> Lane:
     """Where a member that departed goes: as planned, else to the roomiest lane of its version, else back."""
-    planned = s.lanes[member.destination] if member.destination >= 0 else None
-    if planned is not None:
-        planned.expect_no_more(member)
-        member.destination = -1
-        if planned in ready_lanes([planned]) and member.version in planned.loaded:
-            return planned
+    planned = _no_longer_bound(s, member)
+    if planned and planned.health is Health.READY and member.version in planned.loaded:
+        return planned
     return roomiest(ready_lanes(s.lanes), member.version) or s.lanes[member.lane]
 
 
-def _load(s: Scheduler, lanes: list[Lane]) -> dict[int, int]:
+def _no_longer_bound(s: Scheduler, member: Member) -> Lane | None:
+    """The lane that expected a member expects it no more."""
+    if member.destination < 0:
+        return None
+    planned = s.lanes[member.destination]
+    planned.expect_no_more(member)
+    member.destination = -1
+    return planned
+
+
+def _work(s: Scheduler, lanes: list[Lane]) -> dict[int, int]:
     """Trajectories of each version on these lanes; of the newest also those that may be issued now (top-up)."""
-    load: Counter[int] = Counter()
+    work: Counter[int] = Counter()
     for lane in lanes:
-        load.update(lane.using)
+        work.update(lane.using)
     top_up = min(s.schedule.headroom(s.window), (s.most_groups - s.ledger.issued) * s.plan.group_size)
-    load[s.window.newest] += max(0, top_up)
-    return {version: count for version, count in load.items() if count}
+    work[s.window.newest] += max(0, top_up)
+    return {version: count for version, count in work.items() if count}
 
 
-def _floor(s: Scheduler, lanes: list[Lane], load: dict[int, int]) -> dict[int, int]:
+def _floor(s: Scheduler, lanes: list[Lane], work: dict[int, int]) -> dict[int, int]:
     """The lanes a version needs at least: for its trajectories' slots and for their keys and values."""
     slots = min(lane.slots for lane in lanes)
-    floor = {version: max(1, ceil(count / slots)) for version, count in load.items()}
+    floor = {version: max(1, ceil(count / slots)) for version, count in work.items()}
     if s.plan.cache_tokens is not None:
         cached: Counter[int] = Counter()
         for lane in lanes:
@@ -113,16 +118,13 @@ def _spread(s: Scheduler, lanes: list[Lane], holders: list[Lane], version: int) 
         idle = not (lane.using or lane.loading or lane.evaluating)
         if version not in lane.loaded and idle and _uneven(fullest, lane):
             if len(lane.loaded) >= s.plan.live_versions:
-                given_up = min(lane.loaded)
-                lane.loaded.discard(given_up)
-                commands.append(UnloadVersion(lane.lane, given_up))
-            lane.loading.add(version)
-            commands.append(LoadVersion(lane.lane, version))
+                commands.append(unload(lane, min(lane.loaded)))
+            commands.append(load(lane, version))
     return commands + _even(s, [lane for lane in holders if version in lane.loaded], version)
 
 
-def _uneven(load: int, lane: Lane) -> bool:
-    return load - lane.load > max(1, UNEVEN * lane.slots)
+def _uneven(fuller: int, lane: Lane) -> bool:
+    return fuller - lane.load > max(1, UNEVEN * lane.slots)
 
 
 def _even(s: Scheduler, lanes: list[Lane], version: int) -> list[Command]:

@@ -20,23 +20,30 @@ def ready_lanes(lanes: Iterable[Lane]) -> list[Lane]:
     return [lane for lane in lanes if lane.health is Health.READY]
 
 
+def load(lane: Lane, version: int) -> LoadVersion:
+    lane.loading.add(version)
+    return LoadVersion(lane.lane, version)
+
+
+def unload(lane: Lane, version: int) -> UnloadVersion:
+    lane.loaded.discard(version)
+    return UnloadVersion(lane.lane, version)
+
+
 def turn_over_versions(lane: Lane, wanted: set[int], target: int, newest: int, live_versions: int) -> list[Command]:
     """Unload what nobody needs, load what is wanted and the `target` of new groups (older first: their trajectories
     wait longest), and the newest version ahead of its time where there is room.
     """
     commands: list[Command] = []
     for version in sorted(lane.idle_versions() - wanted - {target}):
-        lane.loaded.discard(version)
-        commands.append(UnloadVersion(lane.lane, version))
+        commands.append(unload(lane, version))
     for version in sorted((wanted | {target}) - lane.loaded - lane.loading):
         if len(lane.loaded) + len(lane.loading) >= live_versions and not _make_room(lane, wanted, commands):
             break
-        lane.loading.add(version)
-        commands.append(LoadVersion(lane.lane, version))
+        commands.append(load(lane, version))
     room = len(lane.loaded) + len(lane.loading) < live_versions
     if room and newest not in lane.loaded and newest not in lane.loading:
-        lane.loading.add(newest)
-        commands.append(LoadVersion(lane.lane, newest))
+        commands.append(load(lane, newest))
     return commands
 
 
@@ -44,8 +51,7 @@ def _make_room(lane: Lane, wanted: set[int], commands: list[Command]) -> bool:
     """Give up the lane's newest version too if nothing on it runs: a lane may be bound to one version only."""
     used = lane.using.keys() | lane.evaluating | wanted
     for version in sorted(lane.loaded - used):
-        lane.loaded.discard(version)
-        commands.append(UnloadVersion(lane.lane, version))
+        commands.append(unload(lane, version))
         return True
     return False
 

@@ -52,7 +52,7 @@ def plan_from(settings: Settings) -> Plan:
         lanes=settings.rollout.lanes,
         migration=schedule.migration,
         legacy_fill=schedule.legacy_fill,
-        evicts=schedule.at_bound == "evict" and schedule.name == "multi-version",
+        evicts=schedule.at_bound == "evict",
         rebalance_seconds=schedule.rebalance_seconds,
         cache_tokens=settings.rollout.cache_tokens,
         evaluate_every=run.evaluate_every,

@@ -192,12 +192,13 @@ class Scheduler:
         commands = self._train()
         if commands:
             self.stir()
-        if self._rebalance_is_due():
+        rebalancing = self._rebalance_is_due()
+        if rebalancing:
             self.stir()
         if self.stirred:
             lanes = ready_lanes(self.lanes[i] for i in sorted(self.stirred))
             commands += self._splice(lanes)
-            commands += self._rebalance()
+            commands += self._rebalance() if rebalancing else []
             commands += self._turn_over(lanes)
             commands += self._evaluate()
             commands += self._retire()
@@ -232,9 +233,7 @@ class Scheduler:
         return self.may_move and (self.rebalance_due or self.now - self.rebalanced_at >= patience)
 
     def _rebalance(self) -> list[Command]:
-        """Divide lanes among versions anew, if it is time."""
-        if not self._rebalance_is_due():
-            return []
+        """Divide lanes among versions anew."""
         self.rebalance_due, self.rebalanced_at, self.under_pressure = False, self.now, False
         return orchestrate(self)
 

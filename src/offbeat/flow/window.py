@@ -47,9 +47,13 @@ class Window:
         """Groups ready to train on, oldest version first."""
         return self._ledger.ready()
 
+    def room(self) -> int:
+        """Trajectories that may still become outstanding, the batch in training included; negative beyond the limit."""
+        return self.plan.outstanding_limit - self.in_hand()
+
     def has_room(self) -> bool:
-        """Is one more group within what may be outstanding, the batch in training included?"""
-        return self.in_hand() + self.plan.group_size <= self.plan.outstanding_limit
+        """Is there room for one more group?"""
+        return self.room() >= self.plan.group_size
 
     def oldest_batch(self) -> list[LiveGroup] | None:
         """The oldest ready groups that make a batch, or None while there are too few."""

@@ -45,7 +45,7 @@ class Schedule(ABC):
 
     def headroom(self, window: Window) -> int:
         """Trajectories that may be started under the newest version now. Asked of schedules that move."""
-        return max(0, window.plan.outstanding_limit - window.in_hand())
+        return max(0, window.room())
 
     def share(self, load: dict[int, int], newest: int, lanes: int, room: int, floor: dict[int, int]) -> dict[int, int]:
         """Lanes for each version of `load` (trajectories), at least `floor`; each of `lanes` has `room` versions."""

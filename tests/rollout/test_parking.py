@@ -92,7 +92,7 @@ def old_and_new() -> tuple[list[Request], list[Request]]:
 
 
 def crowded(old_and_new: tuple[list[Request], list[Request]], blocks: int = 5) -> Engine:
-    """Four requests of 3 + 29 tokens in so many blocks, submitted newest first; the next step but one needs two each."""
+    """Four requests of 3 + 29 tokens in these blocks, submitted newest first; the next step but one needs two each."""
     engine = tight(32 * blocks)
     for request in [*reversed(old_and_new[1]), *reversed(old_and_new[0])]:
         engine.submit(request)

@@ -77,15 +77,22 @@ def train(
 def _go_on(directory: Path, settings: Settings | None, console: Console) -> tuple[str, str]:
     """Run until it stops; (outcome, reason)."""
     from offbeat import wire
+    from offbeat.report.tensorboard import TensorBoard
     from offbeat.report.watch import Watch
 
-    watches: list[Watch] = []
+    watching: list[Watch | TensorBoard] = []
 
     def observers(opened: OpenRun) -> list[Observer]:
-        watches.append(Watch(opened.settings, console))
+        watch = Watch(opened.settings, console)
+        watching.append(watch)
         for _, now, event, commands in opened.log.events():
-            watches[-1].saw(event, now, commands)
-        return [watches[-1].saw]
+            watch.saw(event, now, commands)
+        if not opened.settings.run.tensorboard:
+            return [watch.saw]
+        recorded = ((event, now) for _, now, event, _ in opened.log.events())
+        board = TensorBoard(opened.directory, opened.log.meta("created"), recorded, _complain)
+        watching.append(board)
+        return [watch.saw, board.saw]
 
     try:
         if settings is not None:
@@ -93,8 +100,8 @@ def _go_on(directory: Path, settings: Settings | None, console: Console) -> tupl
                 wire.start(directory, settings, watch.preparing)
         stop = wire.go_on(directory, observers, lambda words: console.print(words, style="dim"))
     finally:
-        for watch in watches:
-            watch.close()
+        for observer in watching:
+            observer.close()
     return stop.outcome, stop.reason
 
 

@@ -20,7 +20,7 @@ from tests.report.simulated_run import EditableRun, Row, simulated_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page cannot be drawn")
-FIGURES = 4 + 3 + 2 + 6 + 1  # learning, throughput, staleness and lengths, the learner's health, the timeline
+FIGURES = 4 + 3 + 2 + 6 + 6 + 1  # learning, throughput, staleness and lengths, health, stability, the timeline
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Bounded-staleness invariant (C3), no deadlock, nothing starts too old, and the negative control for the start rule."""
+"""Bounded-staleness invariant (C3), no deadlock, nothing starts too old; the negative control of the start rule."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_nothing_starts_too_old(shape: dict, rule: str) -> None:
 
 
 def test_one_lane_that_evicts_ends_and_could_have_been_taken_up_anywhere() -> None:
-    """The smallest case: K = 1, one lane, heavy tails; issuing too old broke C3 in half of these, on every resume too."""
+    """K = 1, one lane, heavy tails: issuing too old broke C3 in half of these, and again on every resume."""
     for seed in range(60):
         p = plan(batch_size=2, outstanding_limit=4, bound=1, live_versions=2, evicts=True)
         tape = Tape()

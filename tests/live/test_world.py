@@ -14,7 +14,7 @@ from offbeat.backends.local import Name
 from offbeat.live import world as live_world
 from offbeat.live.runlog import RunLog
 from offbeat.live.world import LiveWorld
-from offbeat.records import Prompt, Span, Trajectory
+from offbeat.records import Batch, Group, Prompt
 from offbeat.settings import Settings
 
 ROLLOUT = Name("rollout")
@@ -132,9 +132,9 @@ def test_a_worker_that_fails_is_heard_of_once(world: LiveWorld, clock: Clock) ->
 
 def test_prompts_are_forgotten_by_their_own_ids(world: LiveWorld) -> None:
     """Where groups are evicted, prompt ids fall behind group ids."""
-    for group_id, prompt_id in ((40, 31), (41, 29)):
-        world.log.add_prompt(group_id, Prompt(prompt_id, "sums", "1+2=", "3", (5,)))
-        world.log.add_trajectory(Trajectory(group_id, 0, (Span(0, (1,), (-0.1,)),), "stop", "3"))
-        world.log.set_reward(group_id, 0, 1.0)
+    groups = tuple(
+        Group(40 + i, Prompt(prompt_id, "sums", "1+2=", "3"), (), ()) for i, prompt_id in enumerate((31, 29))
+    )
+    world.log.batch = lambda *command: Batch(3, groups)  # type: ignore[method-assign]
     world.perform(e.Train(3, (40, 41), ((0,), (0,))))
     assert world.prompts.forgotten == [29]  # type: ignore[attr-defined]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from offbeat.flow.scheduler import Scheduler
 
 MAX_SCORE_FAILURES = 2
+OF_A_LIFE = (e.LaneReady, e.LaneLost, e.VersionLoaded, e.Progress)
+"""What lanes say of themselves; what they say of a trajectory names its attempt instead."""
 
 
 def _current(s: Scheduler, trajectory_id: int, attempt: int, status: Status) -> Member | None:
@@ -290,8 +292,7 @@ REACTIONS: dict[type, Callable[[Any, Any], list[e.Command]]] = {
 
 def react(s: Scheduler, event: e.Event) -> list[e.Command]:
     """Book an event, unless it comes from an earlier life of its lane."""
-    of_a_life = isinstance(event, e.LaneReady | e.LaneLost | e.VersionLoaded | e.Progress)
-    if of_a_life and event.life is not None and event.life != s.lanes[event.lane].life:
+    if isinstance(event, OF_A_LIFE) and event.life is not None and event.life != s.lanes[event.lane].life:
         s.stirred.clear()
         return []
     return REACTIONS[type(event)](s, event)

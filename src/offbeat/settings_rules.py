@@ -54,6 +54,11 @@ def impossible(
             f"schedule.at_bound = evict: {schedule.name} gives nothing up; remove it or set schedule.name ="
             " multi-version"
         )
+    if schedule.name == "one-step-off" and not schedule.legacy_fill:
+        problems.append(
+            "schedule.legacy_fill = false: one-step-off samples a batch under one version even after a newer one was"
+            " published; remove it"
+        )
     if schedule.name == "repack" and rollout.lanes == 1:
         problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
     smallest, largest = _length_range(task)

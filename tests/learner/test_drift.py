@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from offbeat.learner import drift
 from offbeat.learner.checkpoint import stored_weights
 from offbeat.learner.drift import DriftFit, DriftMeter
+from offbeat.learner.policy import Policy
 from offbeat.learner.step import PolicyLearner
 from tests.learner.conftest import settings
 from tests.learner.test_step import MakeBatch
@@ -88,17 +89,16 @@ def test_several_updates_have_a_norm_each(model_dir: Path, sample_batch: MakeBat
 
 @pytest.mark.parametrize("at", [1, 3])
 def test_numbers_are_the_same_after_a_resume(model_dir: Path, sample_batch: MakeBatch, tmp_path: Path, at: int) -> None:
+    def stored(version: int) -> dict[str, Tensor] | None:
+        return stored_weights(tmp_path / str(version) / "model.safetensors")
+
     chosen = settings(learning_rate=1e-3)
-    whole = PolicyLearner.open(model_dir, chosen)
+    whole = PolicyLearner(model_dir, Policy.load(model_dir), chosen, stored=stored)
     whole.save(tmp_path / "0")
     reports = []
     for iteration in range(5):
         reports.append(whole.step(sample_batch(iteration)).instruments)
         whole.save(tmp_path / str(iteration + 1))
-
-    def stored(version: int) -> dict[str, Tensor] | None:
-        return stored_weights(tmp_path / str(version) / "model.safetensors")
-
     again = PolicyLearner.restore(model_dir, tmp_path / str(at), chosen, stored=stored)
     assert [again.step(sample_batch(iteration)).instruments for iteration in range(at, 5)] == reports[at:]
     alone = PolicyLearner.restore(model_dir, tmp_path / str(at), chosen).step(sample_batch(at)).instruments

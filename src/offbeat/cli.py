@@ -148,7 +148,7 @@ def verify(
             def said(done: int, total: int) -> None:
                 status.update(f"recomputed {done} of {total} trajectories")
 
-            found = found.with_recomputed(*rescore(opened, recompute, seed, said))
+            found = found.with_recomputed(recompute, *rescore(opened, recompute, seed, said))
     if as_json:
         typer.echo(json.dumps(found.to_json()))
     else:

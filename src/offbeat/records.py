@@ -91,8 +91,9 @@ class Instruments(msgspec.Struct, frozen=True):
 
     staleness_mean: float
     """Mean over trajectories, in publishes."""
-    effective_sample_size: float
-    """(sum w)^2 / (B sum w^2) in (0, 1], w = target / behaviour of whole trajectories, unclipped; mean over updates."""
+    effective_sample_size: float | None
+    """(sum w)^2 / (B sum w^2) in (0, 1], w = target / behaviour of whole trajectories, unclipped; mean over updates.
+    None where every update was skipped."""
     clip_share_by_staleness: tuple[float | None, ...]
     """Index s: share of the tokens of trajectories of staleness s that the objective clips, truncates or masks."""
     lag_kl_by_staleness: tuple[float | None, ...]

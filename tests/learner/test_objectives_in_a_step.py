@@ -54,7 +54,11 @@ def test_the_proximal_policy_is_the_target_at_the_start_of_the_iteration(
     batch = aged(sample_batch(seed=1), 1)
     start = PolicyLearner.open(model_dir, settings())
     start.policy.model.load_state_dict(learner.policy.model.state_dict())
-    expected = {t.token_ids: start.score(g.prompt.token_ids, t.token_ids) for g in batch.groups for t in g.trajectories}
+    expected = {
+        (g.prompt.token_ids, t.token_ids): start.score(g.prompt.token_ids, t.token_ids)
+        for g in batch.groups
+        for t in g.trajectories
+    }
     seen = 0
     tokens_of = PolicyLearner._tokens
 
@@ -62,7 +66,9 @@ def test_the_proximal_policy_is_the_target_at_the_start_of_the_iteration(
         nonlocal seen
         tokens = tokens_of(self, micro_batch, logprobs)
         for sample, row in zip(micro_batch.samples, tokens.proximal_logprobs.tolist(), strict=True):
-            assert row[: len(sample.response_ids)] == pytest.approx(expected[sample.response_ids], abs=1e-5)
+            assert row[: len(sample.response_ids)] == pytest.approx(
+                expected[sample.prompt_ids, sample.response_ids], abs=1e-5
+            )
             seen += 1
         return tokens
 
@@ -104,6 +110,7 @@ def test_rates_scale_the_update_and_are_restored(
     a, b = plain.step(batch).instruments, scaled.step(batch).instruments
     assert a is not None
     assert b is not None
+    assert b.effective_sample_size is not None
     expected = scale if scale is not None else math.sqrt(b.effective_sample_size)
     assert (a.rate_scale, b.rate_scale) == (1.0, pytest.approx(expected))
     assert expected < 0.99

@@ -148,5 +148,5 @@ def instruments(iteration: int, rng: random.Random) -> Instruments:
         iteration_drift=0.1,
         drift_from_start=0.1 * (iteration + 1),
         drift_by_staleness=(0.0, 0.1, 0.2) if stale else (0.0,),
-        drift_exponent=1.0 if stale else None,
+        drift_exponent=1.0,
     )

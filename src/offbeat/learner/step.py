@@ -230,8 +230,9 @@ class PolicyLearner:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         taken = rates[0] * update.rate_scale
-        if self._meter is not None and taken > 0:
-            update.g_upd = self._meter.since_mark() / taken
+        moved = self._meter.since_mark() if self._meter is not None else 0.0
+        if taken > 0 and moved > 0:  # an optimizer may decline to move
+            update.g_upd = moved / taken
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         return micro_batches(samples, self._settings.micro_batch_tokens, self.policy.shares_prompts)

@@ -64,18 +64,33 @@ def plain_limit(s: int) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * s + 1)))
 
 
-def circular_limit(s: int, c_low: float) -> float:
-    """The same for gradients that turn evenly in a plane, with `cap` (c_low = 0: `orth`), raw reference, no skip.
+def stationary(a: float, s: int, mode: str, c_low: float, points: int = 4096) -> tuple[float, float]:
+    """(cosine of consecutive gradients, mean square of x) of the delayed quadratic with noise under GAC, no skip.
 
-    z[t] = exp(i w t) has z[t-s] at an angle w from the reference z[t-s-1]. `cap` turns it to the angle phi with
-    cos(phi) = c_low and leaves the part across, sin(w), so that the step is a sin(w) / sin(phi) long:
-    z[t+1] - z[t] = -a sin(w) / sin(phi) exp(i phi) z[t-s-1]. Phases: (s + 3/2) w = pi / 2 + phi.
-    Lengths: 2 sin(w / 2) = a sin(w) / sin(phi).
+    u[t] = x[t-s] + xi[t] is the gradient with unit noise, x[t+1] = x[t] - a (u[t] - beta u[t-1]) the controlled step:
+    in many dimensions all coefficients are those of the mean, so beta = (1 - gain(c)) c with the stationary cosine
+    c = E<u[t], u[t-1]> / E|u|^2, and with z = exp(i w) the noise is answered by
+        X = -a (1 - beta / z) / (z - 1 + a z^-s (1 - beta / z)) Xi,    U = (1 + z^-s X / Xi) Xi.
+    c is where the c that goes in by beta comes out as the correlation of u: found by bisection.
     """
-    phi = math.acos(c_low)
-    w = (math.pi / 2 + phi) / (s + 1.5)
-    assert math.cos(w) > c_low, "outside the projected regime"
-    return math.sin(phi) / math.cos(w / 2)
+
+    def answered(c: float) -> tuple[float, float]:
+        beta = (1 - gain(mode, c, c_low, 1.0)) * c if mode != "observe" and c > c_low else 0.0
+        u_square = u_product = x_square = 0.0
+        for k in range(points):
+            w = 2 * math.pi * (k + 0.5) / points
+            z = cmath.exp(1j * w)
+            turned = a * (1 - beta / z)
+            x = -turned / (z - 1 + turned * z**-s)
+            u = abs(1 + x * z**-s) ** 2
+            u_square, u_product, x_square = u_square + u, u_product + u * math.cos(w), x_square + abs(x) ** 2
+        return u_product / u_square, x_square / points
+
+    low, high = -1.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if answered(middle)[0] > middle else (low, middle)
+    return low, answered(low)[1]
 
 
 def largest_root(a: float, s: int) -> float:

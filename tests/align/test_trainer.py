@@ -1,4 +1,4 @@
-"""With the trainers people use: transformers' Trainer, TRL's GRPOTrainer, Accelerate. Tiny models, the real libraries."""
+"""With the trainers people use: transformers, TRL, Accelerate. Tiny models, the real libraries."""
 
 from __future__ import annotations
 

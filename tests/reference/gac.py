@@ -8,6 +8,8 @@ from __future__ import annotations
 import cmath
 import math
 
+import numpy as np
+
 
 def dot(a: list[float], b: list[float]) -> float:
     return math.fsum(x * y for x, y in zip(a, b, strict=True))
@@ -64,7 +66,7 @@ def plain_limit(s: int) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * s + 1)))
 
 
-def stationary(a: float, s: int, mode: str, c_low: float, points: int = 4096) -> tuple[float, float]:
+def stationary(a: float, s: int, mode: str, c_low: float, points: int = 2048) -> tuple[float, float]:
     """(cosine of consecutive gradients, mean square of x) of the delayed quadratic with noise under GAC, no skip.
 
     u[t] = x[t-s] + xi[t] is the gradient with unit noise, x[t+1] = x[t] - a (u[t] - beta u[t-1]) the controlled step:
@@ -76,6 +78,8 @@ def stationary(a: float, s: int, mode: str, c_low: float, points: int = 4096) ->
 
     def answered(c: float) -> tuple[float, float]:
         beta = (1 - gain(mode, c, c_low, 1.0)) * c if mode != "observe" and c > c_low else 0.0
+        if largest_root(a, s, beta) >= 1:
+            return 1.0, math.inf  # it grows, so that the noise is lost in the signal and c rises
         u_square = u_product = x_square = 0.0
         for k in range(points):
             w = 2 * math.pi * (k + 0.5) / points
@@ -87,23 +91,17 @@ def stationary(a: float, s: int, mode: str, c_low: float, points: int = 4096) ->
         return u_product / u_square, x_square / points
 
     low, high = -1.0, 1.0
-    for _ in range(40):
+    for _ in range(30):
         middle = (low + high) / 2
         low, high = (middle, high) if answered(middle)[0] > middle else (low, middle)
     return low, answered(low)[1]
 
 
-def largest_root(a: float, s: int) -> float:
-    """Largest |mu| with mu^(s+1) - mu^s + a = 0: how fast x[t+1] = x[t] - a x[t-s] grows. By Durand and Kerner."""
-    coefficients = [1.0, -1.0, *[0.0] * (s - 1), a] if s else [1.0, a - 1.0]
-    degree = len(coefficients) - 1
-    roots = [(0.4 + 0.9j) ** k for k in range(degree)]
-    for _ in range(2000):
-        for i, root in enumerate(roots):
-            value = complex(0)
-            for coefficient in coefficients:
-                value = value * root + coefficient
-            others = math.prod((root - other for j, other in enumerate(roots) if j != i), start=complex(1))
-            roots[i] = root - value / others
-    assert all(cmath.isfinite(root) for root in roots)
-    return max(abs(root) for root in roots)
+def largest_root(a: float, s: int, beta: float = 0.0) -> float:
+    """How fast x[t+1] = x[t] - a (x[t-s] - beta x[t-s-1]) grows: the largest |z| with
+    z^(s+2) - z^(s+1) + a (z - beta) = 0.
+    """
+    polynomial = np.zeros(s + 3)
+    polynomial[:2] += [1.0, -1.0]
+    polynomial[-2:] += [a, -a * beta]
+    return float(np.abs(np.roots(polynomial)).max())

@@ -56,10 +56,10 @@ def test_the_plain_limit_is_exact(s: int) -> None:
     limit = plain_limit(s)
     assert largest_root(limit, s) == pytest.approx(1, abs=1e-6)
     for share in (0.98, 1.02):
-        squares, _ = DelayedQuadratic(s, share * limit, 1, noise=0.0, mode="observe").run(4000)
+        squares, _ = DelayedQuadratic(s, share * limit, 1, noise=0.0, mode="observe").run(1500)
         turns = 2 * (2 * s + 1)  # the period at the limit
         factor = (sum(squares[-turns:]) / sum(squares[-11 * turns : -10 * turns])) ** (1 / (20 * turns))
-        assert factor == pytest.approx(largest_root(share * limit, s), abs=2e-3)
+        assert factor == pytest.approx(largest_root(share * limit, s), abs=1e-3)
         assert (factor < 1) == (share < 1)
 
 

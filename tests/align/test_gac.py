@@ -106,6 +106,20 @@ def test_the_optimizer_gets_what_the_oracle_says(
             assert found.lags[lag] == cosine
 
 
+def test_the_size_of_chunks_and_buckets_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> tuple[list[Alignment], Tensor]:
+        bench = Bench(sgd, dtype=torch.float64, mode="cap", c_low=0.2, c_high=0.9, reference="applied", lags=(1, 2))
+        return [bench.step(gradient) for gradient in gradients(8, dtype=torch.float64)], bench.flat()
+
+    whole, at = run()
+    monkeypatch.setattr("offbeat.align.products.CHUNK", 5)
+    monkeypatch.setattr("offbeat.align.memory.BUCKET", 4)
+    pieces, there = run()
+    torch.testing.assert_close(at, there)
+    assert [found.regime for found in pieces] == [found.regime for found in whole]
+    assert [found.norm for found in pieces] == pytest.approx([found.norm for found in whole])
+
+
 @pytest.mark.parametrize("mode", ["orth", "cap", "ratio", "ramp"])
 def test_what_is_said_of_the_controlled_gradient_is_true_of_it(mode: str) -> None:
     bench = Bench(sgd, dtype=torch.float64, mode=mode, c_low=0.2, c_high=1.0)

@@ -15,7 +15,7 @@ from offbeat.align.gac import GAC
 from offbeat.align.rule import AlignSettings
 
 
-class AlignmentCallback(TrainerCallback):  # type: ignore[misc]
+class AlignmentCallback(TrainerCallback):
     """`Trainer(..., callbacks=[AlignmentCallback(mode="cap")])`, or `AlignmentCallback.add_to(trainer, mode="cap")`.
 
     Its state is saved and resumed with the trainer's optimizer. `gac` is there from the beginning of training.

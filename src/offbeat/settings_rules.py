@@ -64,11 +64,20 @@ def impossible(
     smallest, largest = _length_range(task)
     if smallest > largest:
         problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
-    updates = learner.updates_per_iteration
-    if updates > tbs // group:
+    return problems + _wrong_for_the_learner(learner, tbs // group)
+
+
+def _wrong_for_the_learner(learner: LearnerSettings, groups: int) -> list[str]:
+    problems: list[str] = []
+    if learner.updates_per_iteration > groups:
         problems.append(
-            f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"
-            f" set at most {tbs // group}"
+            f"learner.updates_per_iteration = {learner.updates_per_iteration} is more than the {groups} groups of a"
+            f" batch; set at most {groups}"
+        )
+    if learner.align.c_low >= learner.align.c_high:
+        problems.append(
+            f"learner.align.c_low = {learner.align.c_low:g} is not below learner.align.c_high ="
+            f" {learner.align.c_high:g}; lower the one or raise the other"
         )
     return problems + _impossible_objective(learner)
 

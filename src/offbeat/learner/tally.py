@@ -18,6 +18,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from offbeat.learner.alignment import Found, step_alignment
 from offbeat.learner.batches import Sample
 from offbeat.learner.objective import ObjectiveStatistics
 from offbeat.learner.rates import effective_sample_size
@@ -50,6 +51,7 @@ class Update:
         self.ratio_max = 0.0
         self.gradient_norm = 0.0
         self.skipped = False
+        self.alignment: Found | None = None
 
     def add(self, loss: Tensor, entropy_sum: Tensor, sums: ObjectiveStatistics, samples: Sequence[Sample]) -> None:
         """Take up one micro-batch, made of these trajectories in order; nothing is read from the tensors yet."""
@@ -126,6 +128,7 @@ def report(
         train_seconds=train_seconds,
         publish_seconds=0.0,
         instruments=_instruments(updates, done, drift),
+        alignment=step_alignment([update.alignment for update in updates if update.alignment is not None]),
     )
     floats = {name: value for name, value in msgspec.structs.asdict(made).items() if isinstance(value, float)}
     return msgspec.structs.replace(made, **{name: _finite(value) for name, value in floats.items()})

@@ -1,0 +1,170 @@
+"""Study `bias` (L4): is ||H(theta, phi) - H(theta, theta)|| linear in S at fixed eta, and in eta at fixed S?
+
+Each cell follows one cycle of a cyclic refresh from the same phi (reached on-policy) and measures the bias with fresh
+rollouts at several S. *Declared*: linear means a least-squares line with R^2 >= 0.95, the median over rows of the
+grid; exponents of the power law are given beside it, for a curve can be monotone and still have a high R^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
+from offbeat.studies.cell import Cell, Scale
+from offbeat.studies.grid import Point, as_json, estimate, shown
+from offbeat.studies.study import Findings, Results, by_seed
+from offbeat.theory.fits import Line, median, power_law, proportion, straight_line
+
+COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE)
+LINEAR = 0.95
+Squares = dict[Point, float]
+
+
+class BiasStudy:
+    name = "bias"
+
+    def cells(self, seeds: int, smoke: bool) -> list[Cell]:
+        rates = (2e-4, 4e-4) if smoke else (5e-5, 1e-4, 2e-4, 4e-4)
+        stalenesses = [1, 2, 4] if smoke else [1, 2, 4, 8, 16]
+        options = {
+            "stalenesses": stalenesses,
+            "approach": 4 if smoke else 20,
+            "approach_rate": 2e-4,
+            "batches": 3 if smoke else 8,
+            "groups": 8 if smoke else 32,
+        }
+        return by_seed(
+            [
+                Cell(
+                    self.name,
+                    "bias",
+                    "cycle",
+                    seed,
+                    stalenesses[-1],
+                    "cyclic",
+                    rate,
+                    int(options["approach"]) + stalenesses[-1] + len(stalenesses) * int(options["batches"]),  # type: ignore[call-overload]
+                    Scale(),
+                    options,
+                )
+                for seed in range(seeds)
+                for rate in rates
+            ]
+        )
+
+    def findings(self, results: Results, smoke: bool) -> Findings:
+        seeds = _by_seed(results)
+        stalenesses, rates = sorted({s for s, _ in seeds[0]}), sorted({eta for _, eta in seeds[0]})
+
+        def rows(by_staleness: bool, fit: Any, key: str) -> Any:
+            def statistic(sample: Sequence[Squares]) -> float:
+                lines = _lines(sample, stalenesses, rates, by_staleness, fit)
+                return median([getattr(one, key) for one in lines])
+
+            return statistic
+
+        wanted = {
+            "r_squared_staleness": rows(True, straight_line, "r_squared"),
+            "r_squared_eta": rows(False, straight_line, "r_squared"),
+            "exponent_staleness": rows(True, power_law, "slope"),
+            "exponent_eta": rows(False, power_law, "slope"),
+        }
+        found = {name: estimate(seeds, statistic, name) for name, statistic in wanted.items()}
+        found["bias_per_staleness_and_eta"] = estimate(seeds, _gain, "gain")
+        verdicts = [
+            _verdict("staleness", found["r_squared_staleness"], found["exponent_staleness"]),
+            _verdict("learning rate", found["r_squared_eta"], found["exponent_eta"]),
+        ]
+        values = {name: as_json(*pair) for name, pair in found.items()}
+        values["bias"] = [
+            {"staleness": s, "eta": eta, "bias": _norm(seeds, (s, eta))} for s in stalenesses for eta in rates
+        ]
+        title = "The surrogate gradient's bias from stale rollouts"
+        lead = (
+            f"{len(seeds)} seeds. From a policy phi reached on-policy, each cell makes up to {stalenesses[-1]} updates"
+            " on data of phi and then measures how far the gradient on phi's data is from the gradient on fresh data:"
+            " same prompts, same random numbers. S in publishes, one optimizer update each."
+        )
+        return Findings(title, lead, values, verdicts, _figures(seeds, stalenesses, rates), [_table(seeds, results)])
+
+
+def _by_seed(results: Results) -> list[Squares]:
+    """Squared bias by (S, eta), one dictionary a seed."""
+    found: dict[int, Squares] = {}
+    for cell, values in results:
+        for staleness, squared in zip(cell.options["stalenesses"], values["bias_squared"], strict=True):
+            found.setdefault(cell.seed, {})[staleness, cell.learning_rate] = squared
+    return [found[seed] for seed in sorted(found)]
+
+
+def _norm(sample: Sequence[Squares], point: Point) -> float:
+    """Root of the mean square over seeds, 0 where noise made the mean negative."""
+    return max(0.0, fmean(seed[point] for seed in sample)) ** 0.5
+
+
+def _lines(
+    sample: Sequence[Squares], stalenesses: Sequence[int], rates: Sequence[float], by_staleness: bool, fit: Any
+) -> list[Line]:
+    """A fit for each row of the grid. ValueError where a norm is 0 and has no logarithm."""
+    if by_staleness:
+        return [fit(stalenesses, [_norm(sample, (s, eta)) for s in stalenesses]) for eta in rates]
+    return [fit(rates, [_norm(sample, (s, eta)) for eta in rates]) for s in stalenesses]
+
+
+def _gain(sample: Sequence[Squares]) -> float:
+    """The c of bias = c S eta."""
+    return proportion([s * eta for s, eta in sample[0]], [_norm(sample, point) for point in sample[0]])
+
+
+def _verdict(of: str, r_squared: Any, exponent: Any) -> str:
+    value = r_squared[0]
+    if value is None:
+        return f"Whether the bias is linear in {of} cannot be said: it is below its noise in a cell; more batches."
+    word = "linear" if value >= LINEAR else "not linear"
+    return (
+        f"The bias is {word} in {of} by the declared rule: R² {shown(*r_squared)} (bar {LINEAR}); as a power law its"
+        f" exponent is {shown(*exponent)}."
+    )
+
+
+def _figures(seeds: Sequence[Squares], stalenesses: Sequence[int], rates: Sequence[float]) -> list[Figure]:
+    by_s = [
+        line(stalenesses, [_norm(seeds, (s, eta)) for s in stalenesses], f"η {eta:g}", colour, "%{y:.3g}",
+             mode="lines+markers")
+        for eta, colour in zip(rates, COLOURS, strict=False)
+    ]  # fmt: skip
+    by_eta = [
+        line(rates, [_norm(seeds, (s, eta)) for eta in rates], f"S {s}", colour, "%{y:.3g}", mode="lines+markers")
+        for s, colour in zip(stalenesses, COLOURS, strict=False)
+    ]
+    product = [
+        line([s * eta for eta in rates], [_norm(seeds, (s, eta)) for eta in rates], f"S {s}", colour, "%{y:.3g}",
+             mode="markers")
+        for s, colour in zip(stalenesses, COLOURS, strict=False)
+    ]  # fmt: skip
+    return [
+        Figure("bias-staleness", "Bias over staleness", "A straight line through 0 is the law at fixed rate.",
+               spec(by_s, "S (publishes)", "‖bias‖")),
+        Figure("bias-eta", "Bias over learning rate", "A straight line through 0 is the law at fixed staleness.",
+               spec(by_eta, "η", "‖bias‖")),
+        Figure("bias-product", "Bias over S·η", "Where the law holds, all points lie on one line.",
+               spec(product, "S·η", "‖bias‖"), "full"),
+    ]  # fmt: skip
+
+
+def _table(seeds: Sequence[Squares], results: Results) -> tuple[str, str, list[str], list[list[str]], int]:
+    rows: dict[Point, list[list[float]]] = {}
+    for cell, values in results:
+        for i, s in enumerate(cell.options["stalenesses"]):
+            rows.setdefault((s, cell.learning_rate), []).append(
+                [values["lag_distance"][i], max(0.0, values["gradient_squared"][i]) ** 0.5]
+            )
+    body = [
+        [str(s), f"{eta:g}", f"{_norm(seeds, (s, eta)):.4f}"]
+        + [f"{fmean(column):.4f}" for column in zip(*found, strict=True)]
+        for (s, eta), found in sorted(rows.items())
+    ]
+    head = ["S", "η", "‖bias‖", "‖θ − φ‖", "‖H(θ, θ)‖"]
+    return "All cells", "Means over seeds (of the bias: root of the mean square).", head, body, 5

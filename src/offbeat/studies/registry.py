@@ -1,0 +1,20 @@
+"""Studies by name. Each is imported only when asked for."""
+
+from __future__ import annotations
+
+from offbeat.studies.study import Design
+
+
+def design(name: str) -> Design | None:
+    """The study of this name; None where there is none."""
+    match name:
+        case "bias":
+            from offbeat.studies.bias import BiasStudy
+
+            return BiasStudy()
+        case "two-constraint":
+            from offbeat.studies.two_constraint import TwoConstraintStudy
+
+            return TwoConstraintStudy()
+        case _:
+            return None

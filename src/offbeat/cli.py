@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat import __version__
+from offbeat.commands.plan import plan
 from offbeat.commands.study import study
 from offbeat.errors import OffbeatError, SettingsError
 
@@ -195,6 +196,7 @@ def compare(
     console.print(f"page: {done.page}", highlight=False)
 
 
+app.command()(plan)
 app.command()(study)
 
 

@@ -8,57 +8,56 @@ Source: arXiv 2607.01083 (the map and its bias); how to estimate it is ours.
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from offbeat.learner.batches import samples_of
-from offbeat.learner.layout import micro_batches
-from offbeat.learner.logprobs import target_logprobs
-from offbeat.learner.objective import grpo_objective, normaliser
 from offbeat.learner.step import PolicyLearner
-from offbeat.ports import Sampling
 from offbeat.records import Batch
-from offbeat.settings import Settings
+from offbeat.settings import LearnerSettings, Settings
 from offbeat.studies.cell import Cell
-from offbeat.studies.instruments import flat_gradient
+from offbeat.studies.instruments import flat, flat_gradient
 from offbeat.studies.training import Trainer
 
 
-def surrogate_gradient(learner: PolicyLearner, batch: Batch, settings: Settings) -> Tensor:
-    """H [P]: the gradient of the clipped surrogate (to be minimised) of a whole batch at the learner's parameters."""
-    rollout, chosen = settings.rollout, settings.learner
-    sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
-    policy = learner.policy
-    samples = [
-        sample
-        for group in batch.groups
-        for sample in samples_of(group, sampling, chosen.normalise_advantage, policy.vocabulary)
-    ]
-    divisor = normaliser(chosen.aggregation, sum(len(sample.response_ids) for sample in samples), len(samples))
-    moving = [sample for sample in samples if sample.advantage != 0.0]
-    for part in micro_batches(moving, chosen.micro_batch_tokens, policy.shares_prompts):
-        logprobs, _ = target_logprobs(policy, part, rollout.temperature)
-        loss, _ = grpo_objective(
-            logprobs,
-            part.behaviour_logprobs,
-            part.advantages,
-            part.response_mask,
-            clip_low=chosen.clip_low,
-            clip_high=chosen.clip_high,
-            aggregation=chosen.aggregation,
-            normaliser=divisor,
+class GradientTaker(torch.optim.Optimizer):
+    """Takes each gradient [P] instead of a step: parameters stay as they are."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.0})
+        self.taken: Tensor | None = None
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.taken = flat_gradient([p for group in self.param_groups for p in group["params"]])
+
+
+class Probe:
+    """H of a learner's own objective at its present parameters: the learner's step with nothing done at its end."""
+
+    def __init__(self, model_dir: Path, learner: PolicyLearner, settings: Settings) -> None:
+        unclipped = settings.model_copy(
+            update={"learner": settings.learner.model_copy(update={"max_gradient_norm": 1e30})}
         )
-        loss.backward()  # type: ignore[no-untyped-call]
-    parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    gradient = flat_gradient(parameters)
-    learner.optimizer.zero_grad(set_to_none=True)
-    return gradient
+        takers: list[GradientTaker] = []
+
+        def factory(parameters: Iterable[nn.Parameter], _settings: LearnerSettings) -> GradientTaker:
+            takers.append(GradientTaker(parameters))
+            return takers[0]
+
+        self._learner = PolicyLearner(model_dir, learner.policy, unclipped, 0, factory)
+        self._taker = takers[0]
+
+    def gradient(self, batch: Batch) -> Tensor:
+        """H [P] on a batch, to be minimised; zeros where every advantage is 0."""
+        self._taker.taken = None
+        self._learner.step(Batch(self._learner.version, batch.groups))
+        taken = self._taker.taken
+        if taken is None:
+            return torch.zeros_like(flat([p for p in self._learner.policy.model.parameters() if p.requires_grad]))
+        return taken
 
 
 def squared_norm(vectors: Sequence[Tensor]) -> float:
@@ -82,7 +81,7 @@ def bias(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> dict[str,
     settings = cell.scale.settings(float(options["approach_rate"]), approach + cell.staleness)
     trainer = Trainer(cell, policy, settings)
     steps, done = approach + cell.staleness + len(stalenesses) * int(options["batches"]), 0
-    found: dict[str, Any] = {"bias_squared": [], "gradient_squared": [], "lag_distance": [], "seconds": []}
+    found: dict[str, Any] = {"bias_squared": [], "gradient_squared": [], "lag_distance": []}
     try:
         for done in range(1, approach + 1):
             trainer.step(lag=0)
@@ -95,9 +94,7 @@ def bias(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> dict[str,
             done += 1
             if staleness in stalenesses:
                 trainer.publish(keep=(approach,))
-                started = time.process_time()
-                _measure(trainer, settings, approach, options, found)
-                found["seconds"].append(time.process_time() - started)
+                _measure(trainer, Probe(policy, trainer.learner, settings), approach, options, found)
                 done += int(options["batches"])
             say(done, steps)
     finally:
@@ -105,26 +102,15 @@ def bias(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> dict[str,
     return found
 
 
-def _measure(trainer: Trainer, settings: Settings, phi: int, options: dict[str, Any], found: dict[str, Any]) -> None:
+def _measure(trainer: Trainer, probe: Probe, phi: int, options: dict[str, Any], found: dict[str, Any]) -> None:
     theta = trainer.learner.version
     differences, fresh_gradients = [], []
     for k in range(int(options["batches"])):
-        pair = [
-            surrogate_gradient(
-                trainer.learner,
-                trainer.rollouts.batch(k, version, f"measure-{theta}", int(options["groups"])),
-                settings,
-            )
-            for version in (phi, theta)
-        ]
+        stream, groups = f"measure-{theta}", int(options["groups"])
+        pair = [probe.gradient(trainer.rollouts.batch(k, version, stream, groups)) for version in (phi, theta)]
         differences.append(pair[0] - pair[1])
         fresh_gradients.append(pair[1])
     found["bias_squared"].append(squared_norm(differences))
     found["gradient_squared"].append(squared_norm(fresh_gradients))
     distance = float((trainer.snapshots[theta] - trainer.snapshots[phi]).norm())
     found["lag_distance"].append(distance)
-
-
-def norm_of(squared: float) -> float:
-    """The norm of an estimated square; 0 where noise made it negative."""
-    return math.sqrt(max(0.0, squared))

@@ -72,7 +72,7 @@ class Reach:
     exponent: float = 1.0
 
     def __call__(self, steps: float) -> float:
-        return self.scale * steps**self.exponent
+        return self.scale * math.pow(steps, self.exponent)
 
 
 def correlated_reach(steps: int, correlations: Sequence[float]) -> float:

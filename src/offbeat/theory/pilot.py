@@ -46,7 +46,7 @@ class PilotStep:
 class Estimates:
     """What one pilot says. `r_crit` is a lower bound where not `r_crit_seen`; its interval then has no upper end.
 
-    `eta` is the pilot's own learning rate (the median over its steps), `steps` their number.
+    `eta` is the pilot's own learning rate (the largest of its steps), `steps` their number.
     """
 
     r_batch: float
@@ -75,7 +75,7 @@ def estimate(steps: Sequence[PilotStep], level: float, seed: int = 0, resamples:
         return Interval(min(drawn.low, value), max(drawn.high, value))
 
     g_upd, r_batch = update_gain(steps), batch_radius(steps, level)
-    eta = median([step.eta for step in steps])
+    eta = max(step.eta for step in steps)
     r_crit, bounds, seen = critical_drift(steps)
     return Estimates(
         r_batch=r_batch,

@@ -12,8 +12,9 @@ from statistics import fmean
 from typing import Any
 
 from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
-from offbeat.studies.cell import Cell, Scale
+from offbeat.studies.cell import Cell
 from offbeat.studies.grid import Point, as_json, estimate, shown
+from offbeat.studies.scales import SMOKE, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.theory.fits import Line, median, power_law, proportion, straight_line
 
@@ -46,7 +47,7 @@ class BiasStudy:
                     "cyclic",
                     rate,
                     int(options["approach"]) + stalenesses[-1] + len(stalenesses) * int(options["batches"]),  # type: ignore[call-overload]
-                    Scale(),
+                    SMOKE if smoke else WHOLE,
                     options,
                 )
                 for seed in range(seeds)

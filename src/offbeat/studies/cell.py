@@ -29,6 +29,7 @@ class Scale(msgspec.Struct, frozen=True):
     max_new_tokens: int = 6
     context: int = 16
     warm_start_target: float = 0.15
+    warm_start_batch_size: int = 256
     held_out: int = 512
     evaluate_every: int = 25
 
@@ -36,7 +37,11 @@ class Scale(msgspec.Struct, frozen=True):
         """Settings of a run at a constant rate of which one publish is one optimizer update."""
         return settings_from(
             {
-                "model": {"preset": self.preset, "warm_start_target": self.warm_start_target},
+                "model": {
+                    "preset": self.preset,
+                    "warm_start_target": self.warm_start_target,
+                    "warm_start_batch_size": self.warm_start_batch_size,
+                },
                 "task": {"name": "addition", "digits": self.digits, "held_out": self.held_out},
                 "rollout": {
                     "slots": self.prompts * self.group_size,

@@ -77,6 +77,12 @@ def drift_exponent(run: Trained) -> float | None:
     return power_law(list(times), drift[FIRST_STEPS - 1 :]).slope
 
 
+def drift_at_collapse(run: Trained) -> float | None:
+    """R_crit of this run: ||theta_t - theta_0|| at its collapse, None where it did not."""
+    drift = run.values["drift"]
+    return drift[min(run.collapse_step, len(drift) - 1)] if run.collapse_step is not None and drift else None
+
+
 def _collapsed(sample: Sample, staleness: int) -> list[tuple[float, float]]:
     """(eta, T_c) of the runs at this staleness that collapsed; T_c counts from 1."""
     return [
@@ -153,9 +159,7 @@ def _row(run: Trained) -> dict[str, Any]:
         "by_entropy": judged.by_entropy,
         "cosine": run.cosine(),
         "drift_exponent": drift_exponent(run),
-        "drift_at_collapse": None
-        if run.collapse_step is None
-        else (run.values["drift"] or [0.0])[: run.collapse_step + 1][-1],
+        "drift_at_collapse": drift_at_collapse(run),
     }
 
 

@@ -12,6 +12,10 @@ def design(name: str) -> Design | None:
             from offbeat.studies.bias import BiasStudy
 
             return BiasStudy()
+        case "collapse":
+            from offbeat.studies.collapse import CollapseStudy
+
+            return CollapseStudy()
         case "two-constraint":
             from offbeat.studies.two_constraint import TwoConstraintStudy
 

@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
-from offbeat.studies.cell import Cell, Scale
+from offbeat.studies.cell import Cell
 from offbeat.studies.grid import (
     Sample,
     as_json,
@@ -24,6 +24,7 @@ from offbeat.studies.grid import (
     seeds_of,
     shown,
 )
+from offbeat.studies.scales import SMOKE, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.theory.fits import power_law
 
@@ -41,7 +42,7 @@ class TwoConstraintStudy:
     name = "two-constraint"
 
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
-        scale = Scale(prompts=8, held_out=128, evaluate_every=10) if smoke else Scale()
+        scale = SMOKE if smoke else WHOLE
         stalenesses = (0, 4, 16) if smoke else (0, 1, 2, 4, 8, 16, 32)
         rates = (2e-4, 8e-4) if smoke else (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)
         steps = 40 if smoke else 200

@@ -5,8 +5,8 @@ over R_crit where that is known (the horizon side), cosine over its alarm where 
 lever in order of cost is pulled: projection (only where gradients are aligned, else it can do nothing), then the
 learning rate, then the staleness bound K. Below `low` they are let go again: projection, then the costliest first.
 *Hysteresis invariant*: between two decisions lie at least `settle` steps (`window` where a letting go is taken back),
-tightening and letting go need pressures that are apart, and each letting go taken back makes the next twice as slow. *Fold invariant*: state and decisions are a function of the instruments alone, so a
-resumed run folds them from its log. Source: the two-constraint rule of arXiv 2607.01083; the controller is ours.
+tightening and letting go need pressures that are apart, and each letting go taken back makes the next twice as slow.
+*Fold invariant*: state and decisions are a function of the instruments alone: a resumed run folds them from its log. Source: the two-constraint rule of arXiv 2607.01083; the controller is ours.
 """
 
 from __future__ import annotations

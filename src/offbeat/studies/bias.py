@@ -108,7 +108,9 @@ def _norm(sample: Sequence[Squares], point: Point) -> float:
 def _lines(
     sample: Sequence[Squares], stalenesses: Sequence[int], rates: Sequence[float], by_staleness: bool, fit: Any
 ) -> list[Line]:
-    """A fit for each row of the grid. ValueError where a norm is 0 and has no logarithm."""
+    """A fit for each row of the grid. ValueError where a bias is below its noise."""
+    if any(_norm(sample, (s, eta)) == 0 for s in stalenesses for eta in rates):
+        raise ValueError("a bias is below its noise")
     if by_staleness:
         return [fit(stalenesses, [_norm(sample, (s, eta)) for s in stalenesses]) for eta in rates]
     return [fit(rates, [_norm(sample, (s, eta)) for eta in rates]) for s in stalenesses]

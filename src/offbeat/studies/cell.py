@@ -94,7 +94,8 @@ class Curves(msgspec.Struct):
     reward: mean of the batch; lag_kl: estimate of KL(behaviour || target); cosine: of this raw gradient with the one
     before (None where either is missing); update_norm: ||theta_{t+1} - theta_t||; lag_distance: ||theta_t - phi_t||
     from the policy that sampled; drift: ||theta_{t+1} - theta_0||. evaluations: (steps done, expected exact match of
-    a sample on held-out prompts). broke: step at which weights or logits stopped being finite.
+    a sample on held-out prompts). control: see
+    `piloted.Controls.summary`. broke: step at which weights or logits stopped being finite.
     """
 
     reward: list[float] = []
@@ -107,7 +108,7 @@ class Curves(msgspec.Struct):
     lag_distance: list[float] = []
     drift: list[float] = []
     evaluations: list[tuple[int, float]] = []
-    controlled: dict[str, float] = {}
+    control: dict[str, Any] = {}
     broke: int | None = None
 
 

@@ -16,6 +16,10 @@ def design(name: str) -> Design | None:
             from offbeat.studies.collapse import CollapseStudy
 
             return CollapseStudy()
+        case "gac":
+            from offbeat.studies.gac import GacStudy
+
+            return GacStudy()
         case "two-constraint":
             from offbeat.studies.two_constraint import TwoConstraintStudy
 

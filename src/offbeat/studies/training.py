@@ -6,6 +6,7 @@ publish is one optimizer update. One process and one thread do everything in tur
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,8 @@ from offbeat.ports import Task
 from offbeat.records import StepReport
 from offbeat.settings import Settings
 from offbeat.studies.cell import Cell, Curves
-from offbeat.studies.instruments import GradientCosines, flat
+from offbeat.studies.instruments import flat
+from offbeat.studies.piloted import Controls
 from offbeat.studies.rollouts import Rollouts
 from offbeat.tasks import make_task
 from offbeat.theory.refresh import lag_at
@@ -84,34 +86,32 @@ def _exam(task: Task, policy: Path, settings: Settings) -> tuple[list, int]:  # 
     return [pad(part) for part in micro_batches(examples, MICRO_BATCH_TOKENS)], len(prompts)
 
 
-def train(
-    cell: Cell,
-    policy: Path,
-    say: Callable[[int, int], None],
-    optimizer_factory: OptimizerFactory = adamw,
-) -> Curves:
+def train(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> Curves:
     """Run a cell to its end; `say` hears steps done of how many. Ends early where numbers stop being finite."""
     settings = cell.scale.settings(cell.learning_rate, cell.steps)
-    trainer = Trainer(cell, policy, settings, optimizer_factory)
+    controls = Controls(cell)
+    trainer = Trainer(cell, policy, settings, controls.optimizer)
     try:
-        return _curves(cell, trainer, say)
+        return _curves(cell, trainer, controls, say)
     finally:
         trainer.close()
 
 
-def _curves(cell: Cell, trainer: Trainer, say: Callable[[int, int], None]) -> Curves:
+def _curves(cell: Cell, trainer: Trainer, controls: Controls, say: Callable[[int, int], None]) -> Curves:
+    assert controls.cosines is not None
     found = Curves(evaluations=[(0, trainer.exact_match())])
-    cosines = GradientCosines(trainer.learner.optimizer)
     for step in range(cell.steps):
-        lag = lag_at(step, cell.staleness, cell.refresh)
+        lag = lag_at(step, controls.levers.staleness, cell.refresh)
         before, behaviour = trainer.snapshots[step], trainer.snapshots[step - lag]
         try:
             report = trainer.step(lag)
-            trainer.publish(keep=tuple(range(oldest_needed(step + 1, cell), step + 1)))
+            trainer.publish(keep=tuple(range(max(0, step + 1 - cell.staleness), step + 1)))
         except (EngineError, WeightsError):
             found.broke = step
             break
-        _note(found, report, cosines.latest[1])
+        cosine = controls.cosines.latest[1]
+        _note(found, report, cosine)
+        controls.saw(math.sqrt(2.0 * max(0.0, report.policy_lag_kl)), cosine)
         after = trainer.snapshots[step + 1]
         found.lag_distance.append(float((before - behaviour).norm()))
         found.update_norm.append(float((after - before).norm()))
@@ -119,6 +119,7 @@ def _curves(cell: Cell, trainer: Trainer, say: Callable[[int, int], None]) -> Cu
         if (step + 1) % cell.scale.evaluate_every == 0 or step + 1 == cell.steps:
             found.evaluations.append((step + 1, trainer.exact_match()))
         say(step + 1, cell.steps)
+    found.control = controls.summary()
     return found
 
 
@@ -129,8 +130,3 @@ def _note(found: Curves, report: StepReport, cosine: float | None) -> None:
     found.clip_share.append(report.clip_share)
     found.lag_kl.append(report.policy_lag_kl)
     found.cosine.append(cosine)
-
-
-def oldest_needed(step: int, cell: Cell) -> int:
-    """The oldest version that the batch of `step` or of a later one is sampled under."""
-    return step - lag_at(step, cell.staleness, cell.refresh)

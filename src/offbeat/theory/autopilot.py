@@ -6,7 +6,8 @@ lever in order of cost is pulled: projection (only where gradients are aligned, 
 learning rate, then the staleness bound K. Below `low` they are let go again: projection, then the costliest first.
 *Hysteresis invariant*: between two decisions lie at least `settle` steps (`window` where a letting go is taken back),
 tightening and letting go need pressures that are apart, and each letting go taken back makes the next twice as slow.
-*Fold invariant*: state and decisions are a function of the instruments alone: a resumed run folds them from its log. Source: the two-constraint rule of arXiv 2607.01083; the controller is ours.
+*Fold invariant*: state and decisions are a function of the instruments alone: a resumed run folds them from its log.
+Source: the two-constraint rule of arXiv 2607.01083; the controller is ours.
 """
 
 from __future__ import annotations

@@ -7,15 +7,16 @@ grid; exponents of the power law are given beside it, for a curve can be monoton
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
 from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
 from offbeat.studies.cell import Cell
-from offbeat.studies.grid import Point, as_json, estimate, shown
+from offbeat.studies.grid import Estimate, Point, estimate
 from offbeat.studies.scales import SMOKE, WHOLE
-from offbeat.studies.study import Findings, Results, by_seed
+from offbeat.studies.study import Findings, Results
 from offbeat.theory.fits import Line, median, power_law, proportion, straight_line
 
 COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE)
@@ -29,31 +30,21 @@ class BiasStudy:
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
         rates = (2e-4, 4e-4) if smoke else (5e-5, 1e-4, 2e-4, 4e-4)
         stalenesses = [1, 2, 4] if smoke else [1, 2, 4, 8, 16]
+        approach, batches = (4, 3) if smoke else (20, 8)
         options = {
             "stalenesses": stalenesses,
-            "approach": 4 if smoke else 20,
+            "approach": approach,
             "approach_rate": 2e-4,
-            "batches": 3 if smoke else 8,
+            "batches": batches,
             "groups": 8 if smoke else 32,
         }
-        return by_seed(
-            [
-                Cell(
-                    self.name,
-                    "bias",
-                    "cycle",
-                    seed,
-                    stalenesses[-1],
-                    "cyclic",
-                    rate,
-                    int(options["approach"]) + stalenesses[-1] + len(stalenesses) * int(options["batches"]),  # type: ignore[call-overload]
-                    SMOKE if smoke else WHOLE,
-                    options,
-                )
-                for seed in range(seeds)
-                for rate in rates
-            ]
-        )
+        most, scale = stalenesses[-1], SMOKE if smoke else WHOLE
+        steps = approach + most + len(stalenesses) * batches
+        return [
+            Cell(self.name, "bias", "cycle", seed, most, "cyclic", rate, steps, scale, options)
+            for seed in range(seeds)
+            for rate in rates
+        ]
 
     def findings(self, results: Results, smoke: bool) -> Findings:
         seeds = _by_seed(results)
@@ -78,7 +69,7 @@ class BiasStudy:
             _verdict("staleness", found["r_squared_staleness"], found["exponent_staleness"]),
             _verdict("learning rate", found["r_squared_eta"], found["exponent_eta"]),
         ]
-        values = {name: as_json(*pair) for name, pair in found.items()}
+        values: dict[str, Any] = {name: pair.to_json() for name, pair in found.items()}
         values["bias"] = [
             {"staleness": s, "eta": eta, "bias": _norm(seeds, (s, eta))} for s in stalenesses for eta in rates
         ]
@@ -102,7 +93,7 @@ def _by_seed(results: Results) -> list[Squares]:
 
 def _norm(sample: Sequence[Squares], point: Point) -> float:
     """Root of the mean square over seeds, 0 where noise made the mean negative."""
-    return max(0.0, fmean(seed[point] for seed in sample)) ** 0.5
+    return math.sqrt(max(0.0, fmean(seed[point] for seed in sample)))
 
 
 def _lines(
@@ -121,14 +112,14 @@ def _gain(sample: Sequence[Squares]) -> float:
     return proportion([s * eta for s, eta in sample[0]], [_norm(sample, point) for point in sample[0]])
 
 
-def _verdict(of: str, r_squared: Any, exponent: Any) -> str:
-    value = r_squared[0]
+def _verdict(of: str, r_squared: Estimate, exponent: Estimate) -> str:
+    value = r_squared.value
     if value is None:
         return f"Whether the bias is linear in {of} cannot be said: it is below its noise in a cell; more batches."
     word = "linear" if value >= LINEAR else "not linear"
     return (
-        f"The bias is {word} in {of} by the declared rule: R² {shown(*r_squared)} (bar {LINEAR}); as a power law its"
-        f" exponent is {shown(*exponent)}."
+        f"The bias is {word} in {of} by the declared rule: R² {r_squared.shown()} (bar {LINEAR}); as a power law its"
+        f" exponent is {exponent.shown()}."
     )
 
 

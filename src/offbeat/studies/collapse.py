@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from offbeat.report.style import BLUE, GREEN, ORANGE, RED, Figure, faint, line, spec
 from offbeat.studies.cell import Cell
-from offbeat.studies.grid import Sample, Trained, as_json, estimate, seeds_of, shown
+from offbeat.studies.grid import Estimate, Sample, Trained, estimate, seeds_of
 from offbeat.studies.scales import SMOKE, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.studies.two_constraint import TOLERANCE
@@ -50,14 +51,14 @@ class CollapseStudy:
         values: dict[str, Any] = {"runs": [_row(run) for run in runs]}
         verdicts = []
         for s in STALENESSES:
-            slope = estimate(seeds, lambda sample, s=s: time_slope(sample, s), f"slope {s}")
-            values[f"slope_collapse_time_staleness_{s}"] = as_json(*slope)
+            slope = estimate(seeds, partial(time_slope, staleness=s), f"slope {s}")
+            values[f"slope_collapse_time_staleness_{s}"] = slope.to_json()
             verdicts.append(_slope_verdict(s, slope))
         ratio = estimate(seeds, product_ratio, "ratio")
-        values["collapse_product_ratio"] = as_json(*ratio)
+        values["collapse_product_ratio"] = ratio.to_json()
         verdicts.append(_ratio_verdict(ratio))
         alarm = estimate(seeds, cosine_difference, "cosine")
-        values["cosine_collapsing_less_stable"] = as_json(*alarm)
+        values["cosine_collapsing_less_stable"] = alarm.to_json()
         verdicts.append(_cosine_verdict(alarm))
         fell = sum(run.collapse_step is not None for run in runs)
         lead = f"{len(seeds)} seeds, fixed lag; {fell} of {len(runs)} runs collapsed by the declared criterion."
@@ -124,28 +125,26 @@ def cosine_difference(sample: Sample) -> float:
     return fmean(cosines[True]) - fmean(cosines[False])
 
 
-def _slope_verdict(staleness: int, slope: Any) -> str:
-    if slope[0] is None:
+def _slope_verdict(staleness: int, slope: Estimate) -> str:
+    if slope.value is None:
         return f"S = {staleness}: no slope of collapse time, too few runs collapsed."
-    word = "as predicted" if abs(slope[0] + 1) <= TOLERANCE else "not as predicted"
-    return f"S = {staleness}: log T_c on log η has slope {shown(*slope, '.2f')}, {word} (-1 ± {TOLERANCE})."
+    word = "as predicted" if abs(slope.value + 1) <= TOLERANCE else "not as predicted"
+    return f"S = {staleness}: log T_c on log η has slope {slope.shown('.2f')}, {word} (-1 ± {TOLERANCE})."
 
 
-def _ratio_verdict(ratio: Any) -> str:
-    if ratio[0] is None:
+def _ratio_verdict(ratio: Estimate) -> str:
+    if ratio.interval is None:
         return "Whether T_c·η depends on S cannot be said: no rate collapsed at both stalenesses."
-    word = "does not depend" if ratio[1].holds(1.0) else "depends"
+    word = "does not depend" if ratio.interval.holds(1.0) else "depends"
     low, high = STALENESSES
-    return (
-        f"T_c·η {word} on S by the declared rule: at S = {high} it is {shown(*ratio, '.2f')} times that at S = {low}."
-    )
+    return f"T_c·η {word} on S by the declared rule: at S = {high} it is {ratio.shown('.2f')} times that at S = {low}."
 
 
-def _cosine_verdict(alarm: Any) -> str:
-    if alarm[0] is None:
+def _cosine_verdict(alarm: Estimate) -> str:
+    if alarm.value is None or alarm.interval is None:
         return "Cosines of collapsing and stable runs cannot be compared: there are none of one kind."
-    words = {True: "higher", False: "lower"}[alarm[0] > 0] if not alarm[1].holds(0.0) else "not different"
-    return f"Before the collapse the lag-1 cosine is {words} than in stable runs: difference {shown(*alarm, '.3f')}."
+    words = {True: "higher", False: "lower"}[alarm.value > 0] if not alarm.interval.holds(0.0) else "not different"
+    return f"Before the collapse the lag-1 cosine is {words} than in stable runs: difference {alarm.shown('.3f')}."
 
 
 def _row(run: Trained) -> dict[str, Any]:

@@ -9,13 +9,14 @@ or lies below it. "Best rate" is the best of the sweep for that arm. Recovery is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, Figure, line, spec
 from offbeat.studies.cell import Cell
 from offbeat.studies.gac_figures import arms_figure, cosine_figure
-from offbeat.studies.grid import Sample, as_json, estimate, mean_gain, seeds_of, shown
+from offbeat.studies.grid import Estimate, Sample, estimate, mean_gain, seeds_of
 from offbeat.studies.scales import SMOKE, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.theory.fits import interquartile_mean
@@ -63,37 +64,31 @@ class GacStudy:
         rates = sorted({rate for _, _, rate in seeds[0]})
         edge = edge_rate(seeds, rates)
         arms = [arm for arm, s, rate in seeds[0] if rate == edge and s == STALENESS]
-        finals = {arm: estimate(seeds, lambda x, a=arm: final(x, a, edge), f"final {arm}") for arm in arms}
-        finals["sync (best rate)"] = estimate(seeds, lambda x: best_final(x, "sync", rates), "final sync")
+        finals = {arm: estimate(seeds, partial(final, arm=arm, rate=edge), f"final {arm}") for arm in arms}
+        finals["sync (best rate)"] = estimate(seeds, partial(best_final, arm="sync", rates=rates), "final sync")
         versus = {
-            arm: estimate(seeds, lambda x, a=arm: final(x, "cap", edge) - final(x, a, edge), f"cap less {arm}")
+            arm: estimate(seeds, partial(cap_less, arm=arm, rate=edge), f"cap less {arm}")
             for arm in arms
             if arm != "cap"
         }
         best = {
-            arm: estimate(
-                seeds, lambda x, a=arm: best_final(x, a, rates) - best_final(x, "plain", rates), f"best {arm}"
-            )
+            arm: estimate(seeds, partial(best_less_plain, arm=arm, rates=rates), f"best {arm}")
             for arm in ("cap", "shrink only", "autopilot")
         }
         recovery = {
-            arm: estimate(seeds, lambda x, a=arm: final(x, a, edge) / best_final(x, "sync", rates), f"recovery {arm}")
+            arm: estimate(seeds, partial(recovered, arm=arm, rate=edge, rates=rates), f"recovery {arm}")
             for arm in ("plain", "cap", "autopilot")
         }
         signature = {
-            name: estimate(seeds, lambda x, k=key: cosine(x, k), f"cosine {name}")
-            for name, key in {
-                "sync": ("sync", 0, edge),
-                "plain": ("plain", STALENESS, edge),
-                "cap": ("cap", STALENESS, edge),
-            }.items()
+            arm: estimate(seeds, partial(cosine, key=(arm, 0 if arm == "sync" else STALENESS, edge)), f"cosine {arm}")
+            for arm in ("sync", "plain", "cap")
         }
         values: dict[str, Any] = {"edge": edge, "staleness": STALENESS}
         for name, group in (
             ("final", finals), ("cap_less", versus), ("best_rate_less_plain", best), ("recovery", recovery),
             ("cosine", signature),
         ):  # fmt: skip
-            values[name] = {arm: as_json(*pair) for arm, pair in group.items()}
+            values[name] = {arm: one.to_json() for arm, one in group.items()}
         values["regimes"] = {arm: regimes(seeds, (arm, STALENESS, edge)) for arm in arms if arm in ARMS}
         verdicts = [
             signature_verdict(signature),
@@ -104,8 +99,9 @@ class GacStudy:
             f"{len(seeds)} seeds at S = {STALENESS} publishes (one optimizer update each), fixed lag, judged at the"
             f" edge η = {edge:g}. Final: expected exact match on held-out prompts at the end, IQM over seeds."
         )
-        rows = [[shown(*pair, ".3f"), shown(*versus.get(arm, (None, None)), "+.3f") if arm in versus else "",
-                 arm] for arm, pair in finals.items()]  # fmt: skip
+        rows = [
+            [one.shown(".3f"), versus[arm].shown("+.3f") if arm in versus else "", arm] for arm, one in finals.items()
+        ]
         table = ("At the edge", "IQM over seeds with 95 % intervals; differences paired by seed.",
                  ["final exact match", "cap less this", "arm"], rows, 2)  # fmt: skip
         figures = [arms_figure(finals), _sweep(seeds, rates), cosine_figure(seeds, edge, STALENESS)]
@@ -115,6 +111,22 @@ class GacStudy:
 def final(sample: Sample, arm: str, rate: float) -> float:
     """IQM over seeds of the final exact match."""
     return interquartile_mean([seed[arm, 0 if arm == "sync" else STALENESS, rate].final for seed in sample])
+
+
+def cap_less(sample: Sample, arm: str, rate: float) -> float:
+    """IQM over seeds of what cap ends above another arm at this rate, seed by seed."""
+    differences = [seed["cap", STALENESS, rate].final - seed[arm, STALENESS, rate].final for seed in sample]
+    return interquartile_mean(differences)
+
+
+def best_less_plain(sample: Sample, arm: str, rates: Sequence[float]) -> float:
+    """Each at its own best rate of the sweep."""
+    return best_final(sample, arm, rates) - best_final(sample, "plain", rates)
+
+
+def recovered(sample: Sample, arm: str, rate: float, rates: Sequence[float]) -> float:
+    """Final exact match at this rate over that of sync at its best."""
+    return final(sample, arm, rate) / best_final(sample, "sync", rates)
 
 
 def best_final(sample: Sample, arm: str, rates: Sequence[float]) -> float:
@@ -146,38 +158,37 @@ def regimes(sample: Sample, key: tuple[str, int, float]) -> dict[str, float]:
     return {name: fmean(share.get(name, 0.0) for share in shares) for name in sorted({n for s in shares for n in s})}
 
 
-def signature_verdict(found: dict[str, Any]) -> str:
+def signature_verdict(found: dict[str, Estimate]) -> str:
     sync, plain, cap = (found[name] for name in ("sync", "plain", "cap"))
-    words = f"lag-1 cosine: sync {shown(*sync, '.3f')}, plain {shown(*plain, '.3f')}, cap {shown(*cap, '.3f')}"
-    if sync[0] is None or plain[0] is None:
+    words = f"lag-1 cosine: sync {sync.shown('.3f')}, plain {plain.shown('.3f')}, cap {cap.shown('.3f')}"
+    if sync.value is None or sync.interval is None or plain.value is None or plain.interval is None:
         return f"Signature: cannot be said; {words}."
-    doubled = plain[0] >= SIGNATURE * sync[0] and plain[1].low > sync[1].high
+    doubled = plain.value >= SIGNATURE * sync.value and plain.interval.low > sync.interval.high
     return f"Signature: stale gradients are {'' if doubled else 'not '}twice as aligned, intervals apart; {words}."
 
 
-def recovery_verdict(arm: str, found: Any) -> str:
-    if found[0] is None:
+def recovery_verdict(arm: str, found: Estimate) -> str:
+    if found.value is None:
         return f"{arm}: recovery cannot be said."
-    word = "recovers" if found[0] >= RECOVERED else "does not recover"
-    return f"At the edge {arm} {word} {RECOVERED:.0%} of sync's best final exact match: {shown(*found, '.2f')}."
+    word = "recovers" if found.value >= RECOVERED else "does not recover"
+    return f"At the edge {arm} {word} {RECOVERED:.0%} of sync's best final exact match: {found.shown('.2f')}."
 
 
-def explanations(versus: dict[str, Any], best: dict[str, Any]) -> list[str]:
+def explanations(versus: dict[str, Estimate], best: dict[str, Estimate]) -> list[str]:
     """Which control explains what cap gains, by the declared rule; the last line is about the best fixed rate."""
     found = []
     over_plain = versus["plain"]
-    gains = over_plain[1] is not None and over_plain[1].low > 0
-    found.append(f"At the edge cap {'beats' if gains else 'does not beat'} plain: {shown(*over_plain, '+.3f')}.")
+    found.append(
+        f"At the edge cap {'beats' if over_plain.is_positive else 'does not beat'} plain: {over_plain.shown('+.3f')}."
+    )
     for control in (name for name in CONTROLS if name in versus):
         difference = versus[control]
-        explained = difference[1] is None or difference[1].low <= 0
-        verb = "explains" if explained else "does not explain"
-        found.append(f"'{control}' {verb} cap's gain at the edge: cap less it {shown(*difference, '+.3f')}.")
+        verb = "does not explain" if difference.is_positive else "explains"
+        found.append(f"'{control}' {verb} cap's gain at the edge: cap less it {difference.shown('+.3f')}.")
     lower = best["cap"]
-    explained = lower[1] is None or lower[1].low <= 0
+    verb = "does not explain" if lower.is_positive else "explains"
     found.append(
-        f"A lower fixed learning rate {'explains' if explained else 'does not explain'} cap's gain: at the best rate of"
-        f" each, cap less plain {shown(*lower, '+.3f')}."
+        f"A lower fixed learning rate {verb} cap's gain: at the best rate of each, cap less plain {lower.shown('+.3f')}."
     )
     return found
 

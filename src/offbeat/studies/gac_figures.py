@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
 
 import plotly.graph_objects as go
 
 from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, Figure, line, spec
-from offbeat.studies.grid import Sample
+from offbeat.studies.grid import Estimate, Sample
 from offbeat.theory.collapse import moving_mean
 
 
-def arms_figure(finals: Mapping[str, Any]) -> Figure:
+def arms_figure(finals: Mapping[str, Estimate]) -> Figure:
     """A bar for each arm with its interval."""
-    names = [name for name, (value, interval) in finals.items() if value is not None and interval is not None]
-    values = [finals[name][0] for name in names]
-    above = [finals[name][1].high - finals[name][0] for name in names]
-    below = [finals[name][0] - finals[name][1].low for name in names]
+    known = {name: (one.value, one.interval) for name, one in finals.items() if one.value is not None and one.interval}
+    names, values = list(known), [value for value, _ in known.values()]
+    above = [interval.high - value for value, interval in known.values()]
+    below = [value - interval.low for value, interval in known.values()]
     bars = go.Bar(
         x=names,
         y=values,

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from offbeat.eventtime.streams import stream_seed
 from offbeat.studies.cell import Cell
 from offbeat.theory.collapse import collapse
 from offbeat.theory.fits import Interval, bootstrap
 
+T = TypeVar("T")
 Point = tuple[int, float]
 """Staleness and learning rate."""
 MOST_COLLAPSED = 1 / 3
@@ -60,15 +62,34 @@ def seeds_of(results: Sequence[tuple[Cell, dict[str, Any]]]) -> list[dict[tuple[
     return [found[seed] for seed in sorted(found)]
 
 
-def estimate(
-    units: Sequence[Any], statistic: Callable[[Sequence[Any]], float], name: str
-) -> tuple[float | None, Interval | None]:
-    """A statistic of all seeds and its 95 % interval over them; None where it cannot be computed."""
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A statistic of all seeds with its 95 % interval over them; both None where it cannot be computed."""
+
+    value: float | None
+    interval: Interval | None
+
+    def shown(self, form: str = ".3g") -> str:
+        """For people: value [low, high]."""
+        if self.value is None or self.interval is None:
+            return "not on the grid"
+        return f"{self.value:{form}} [{self.interval.low:{form}}, {self.interval.high:{form}}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": self.value, "interval": list(self.interval) if self.interval else None}
+
+    @property
+    def is_positive(self) -> bool:
+        """Known, and its whole interval above 0."""
+        return self.interval is not None and self.interval.low > 0
+
+
+def estimate(units: Sequence[T], statistic: Callable[[Sequence[T]], float], name: str) -> Estimate:
+    """Of independent units, nearly always seeds. `name` is the stream the resamples are drawn from."""
     try:
-        value = statistic(units)
-        return value, bootstrap(units, statistic, stream_seed(0, name))
+        return Estimate(statistic(units), bootstrap(units, statistic, stream_seed(0, name)))
     except ValueError:
-        return None, None
+        return Estimate(None, None)
 
 
 def collapse_edge(seeds: Sample, arm: str, staleness: int, rates: Sequence[float]) -> float:
@@ -100,14 +121,3 @@ def half_gain_edge(seeds: Sample, arm: str, staleness: int, rates: Sequence[floa
     i = above[-1]
     share = (gains[i] - wanted) / (gains[i] - gains[i + 1])
     return math.exp(math.log(ranked[i]) + share * math.log(ranked[i + 1] / ranked[i]))
-
-
-def shown(value: float | None, interval: Interval | None, form: str = ".3g") -> str:
-    """For people: value [low, high]."""
-    if value is None:
-        return "not on the grid"
-    return f"{value:{form}}" + (f" [{interval.low:{form}}, {interval.high:{form}}]" if interval else "")
-
-
-def as_json(value: float | None, interval: Interval | None) -> dict[str, Any]:
-    return {"value": value, "interval": list(interval) if interval else None}

@@ -7,7 +7,8 @@ log eta_max on log S of -1 in the first and 0 in the second, each held where the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,15 +16,15 @@ import plotly.graph_objects as go
 from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
 from offbeat.studies.cell import Cell
 from offbeat.studies.grid import (
+    Estimate,
     Sample,
-    as_json,
     collapse_edge,
     estimate,
     half_gain_edge,
     mean_gain,
     seeds_of,
-    shown,
 )
+from offbeat.studies.planner_check import Edge, check
 from offbeat.studies.scales import SMOKE, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.theory.fits import power_law
@@ -35,7 +36,6 @@ HORIZON_LIMITED = 2
 """Up to this S, from 1."""
 TOLERANCE = 0.25
 ARM = "plain"
-Edge = Callable[[Sample, int], float]
 
 
 class TwoConstraintStudy:
@@ -60,29 +60,29 @@ class TwoConstraintStudy:
         stalenesses = sorted({cell.staleness for cell, _ in results})
         rates = sorted({cell.learning_rate for cell, _ in results})
         edges: dict[str, Edge] = {
-            "collapse": lambda sample, s: collapse_edge(sample, ARM, s, rates),
-            "half gain": lambda sample, s: half_gain_edge(sample, ARM, s, rates, best_sync_gain(sample, rates) / 2),
+            "collapse": partial(collapse_edge, arm=ARM, rates=rates),
+            "half gain": partial(half_of_sync, rates=rates),
         }
         values: dict[str, Any] = {"grid": _grid_json(seeds, stalenesses, rates)}
         verdicts, rows = [], []
         by_edge: dict[str, list[tuple[int, float]]] = {}
         for name, edge in edges.items():
-            found = {
-                s: estimate(seeds, lambda sample, s=s, edge=edge: edge(sample, s), f"{name} {s}") for s in stalenesses
-            }
-            by_edge[name] = [(s, value) for s, (value, _) in found.items() if value is not None]
-            rows += [[str(s), name, shown(*pair)] for s, pair in found.items()]
+            found = {s: estimate(seeds, partial(edge, staleness=s), f"{name} {s}") for s in stalenesses}
+            by_edge[name] = [(s, value) for s, one in found.items() if (value := one.value) is not None]
+            rows += [[str(s), name, one.shown()] for s, one in found.items()]
             regions = {
                 "staleness-limited": ([s for s in stalenesses if s >= STALENESS_LIMITED], -1.0),
                 "horizon-limited": ([s for s in stalenesses if 1 <= s <= HORIZON_LIMITED], 0.0),
             }
-            values[f"eta_max_{name.replace(' ', '_')}"] = {str(s): as_json(*pair) for s, pair in found.items()}
+            values[f"eta_max_{name.replace(' ', '_')}"] = {str(s): one.to_json() for s, one in found.items()}
             for region, (members, predicted) in regions.items():
-                slope = estimate(
-                    seeds, lambda sample, m=members, edge=edge: edge_slope(sample, m, edge), f"{name} {region}"
-                )
-                values[f"slope_{name.replace(' ', '_')}_{region.replace('-', '_')}"] = as_json(*slope)
+                statistic = partial(edge_slope, stalenesses=members, edge=edge)
+                slope = estimate(seeds, statistic, f"{name} {region}")
+                values[f"slope_{name.replace(' ', '_')}_{region.replace('-', '_')}"] = slope.to_json()
                 verdicts.append(slope_verdict(f"{name} edge, {region}", slope, predicted, members))
+            key = f"planner_{name.replace(' ', '_')}"
+            values[key], verdict = check(seeds, ARM, rates, edge, name)
+            verdicts.append(verdict)
         lead = (
             f"{len(seeds)} seeds, fixed lag: every batch is exactly S publishes (one optimizer update each) old, S = 0"
             " is the sync control. Edge: the largest learning rate a run survives, by the declared collapse criterion"
@@ -105,12 +105,17 @@ def best_sync_gain(sample: Sample, rates: Sequence[float]) -> float:
     return best
 
 
+def half_of_sync(sample: Sample, staleness: int, rates: Sequence[float]) -> float:
+    """The edge by half of sync's best gain."""
+    return half_gain_edge(sample, ARM, staleness, rates, best_sync_gain(sample, rates) / 2)
+
+
 def edge_slope(sample: Sample, stalenesses: Sequence[int], edge: Edge) -> float:
     """The exponent of eta_max in S over these S whose edge is on the grid. ValueError for fewer than two."""
     points = []
     for s in stalenesses:
         try:
-            points.append((s, edge(sample, s)))
+            points.append((s, edge(sample, staleness=s)))
         except ValueError:
             continue
     if len(points) < 2:
@@ -118,13 +123,12 @@ def edge_slope(sample: Sample, stalenesses: Sequence[int], edge: Edge) -> float:
     return power_law([s for s, _ in points], [e for _, e in points]).slope
 
 
-def slope_verdict(what: str, found: Any, predicted: float, stalenesses: Sequence[int]) -> str:
+def slope_verdict(what: str, found: Estimate, predicted: float, stalenesses: Sequence[int]) -> str:
     """One sentence, by rule."""
-    value, _ = found
-    if value is None:
+    if found.value is None:
         return f"{what}: no slope, fewer than two edges of S = {', '.join(map(str, stalenesses))} are on the grid."
-    word = "as predicted" if abs(value - predicted) <= TOLERANCE else "not as predicted"
-    return f"{what}: slope {shown(*found, '.2f')}, {word} ({predicted:g} ± {TOLERANCE})."
+    word = "as predicted" if abs(found.value - predicted) <= TOLERANCE else "not as predicted"
+    return f"{what}: slope {found.shown('.2f')}, {word} ({predicted:g} ± {TOLERANCE})."
 
 
 def _grid_json(seeds: Sample, stalenesses: Sequence[int], rates: Sequence[float]) -> list[dict[str, Any]]:
@@ -132,9 +136,7 @@ def _grid_json(seeds: Sample, stalenesses: Sequence[int], rates: Sequence[float]
         {
             "staleness": s,
             "eta": rate,
-            "gain": as_json(
-                *estimate(seeds, lambda sample, s=s, rate=rate: mean_gain(sample, ARM, s, rate), f"gain {s} {rate}")
-            ),
+            "gain": estimate(seeds, partial(mean_gain, arm=ARM, staleness=s, rate=rate), f"gain {s} {rate}").to_json(),
             "collapsed": sum(seed[ARM, s, rate].collapse_step is not None for seed in seeds),
             "seeds": len(seeds),
         }

@@ -22,13 +22,13 @@ class Scale(msgspec.Struct, frozen=True):
     and `held_out` say how often and on how many prompts exact match is computed.
     """
 
-    digits: int = 3
+    digits: int = 2
     preset: str = "nano"
     prompts: int = 16
     group_size: int = 8
-    max_new_tokens: int = 6
+    max_new_tokens: int = 5
     context: int = 16
-    warm_start_target: float = 0.15
+    warm_start_target: float = 0.1
     warm_start_batch_size: int = 256
     held_out: int = 512
     evaluate_every: int = 25

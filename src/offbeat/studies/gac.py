@@ -187,9 +187,8 @@ def explanations(versus: dict[str, Estimate], best: dict[str, Estimate]) -> list
         found.append(f"'{control}' {verb} cap's gain at the edge: cap less it {difference.shown('+.3f')}.")
     lower = best["cap"]
     verb = "does not explain" if lower.is_positive else "explains"
-    found.append(
-        f"A lower fixed learning rate {verb} cap's gain: at the best rate of each, cap less plain {lower.shown('+.3f')}."
-    )
+    best_rates = f"at the best rate of each, cap less plain {lower.shown('+.3f')}"
+    found.append(f"A lower fixed learning rate {verb} cap's gain: {best_rates}.")
     return found
 
 

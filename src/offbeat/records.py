@@ -89,11 +89,46 @@ class Batch(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...]
 
 
+class Instruments(msgspec.Struct, frozen=True):
+    """What tells of stability, measured in one iteration (docs/instruments.md). None: not measured, or nothing there.
+
+    Drifts are Euclidean norms over all trained parameters, in parameter units. The trainer has version t before this
+    iteration's updates and t + 1 after them; theta_v are the parameters of version v.
+    """
+
+    staleness_mean: float
+    """Mean over trajectories, in publishes."""
+    effective_sample_size: float
+    """(sum w)^2 / (B sum w^2) in (0, 1], w = target / behaviour of whole trajectories, unclipped; mean over updates."""
+    clip_share_by_staleness: tuple[float | None, ...]
+    """Index s: share of the tokens of trajectories of staleness s that the objective clips, truncates or masks."""
+    lag_kl_by_staleness: tuple[float | None, ...]
+    """Index s: KL(behaviour || target), k3 estimate, nats per token, of trajectories of staleness s."""
+    rate_scale: float
+    """What the learning rate was multiplied by (ESS, staleness), mean over updates; 1 where nothing does."""
+    g_upd: float | None = None
+    """|theta after an update - theta before it| / its learning rate, mean over the iteration's updates."""
+    iteration_drift: float | None = None
+    """|theta_{t+1} - theta_t|."""
+    drift_from_start: float | None = None
+    """|theta_{t+1} - theta_0|."""
+    drift_by_staleness: tuple[float | None, ...] = ()
+    """Index s: |theta_t - theta_{t-s}|, up to the largest staleness of the batch."""
+    drift_exponent: float | None = None
+    """gamma of |theta - theta_0| ~ (sum of rates)^gamma over the run so far: 1 ballistic, 0.5 diffusive."""
+
+    @property
+    def cycle_drift(self) -> float | None:
+        """|theta_t - theta_v| for the oldest version v that sampled for this batch: the within-cycle drift."""
+        return self.drift_by_staleness[-1] if self.drift_by_staleness else None
+
+
 class StepReport(msgspec.Struct, frozen=True):
     """What one RL iteration did. Means are over tokens unless named otherwise; seconds are wall-clock.
 
     `skipped_updates` counts optimizer updates left out because the loss or gradient was not finite;
-    `consecutive_skips` is the current run of such updates. `policy_lag_kl` estimates KL(behaviour || target).
+    `consecutive_skips` is the current run of such updates. `policy_lag_kl` estimates KL(behaviour || target)
+    by k3, the mean of r - 1 - log r over tokens sampled by behaviour, r = target / behaviour: unbiased, never negative.
     """
 
     iteration: int
@@ -115,3 +150,5 @@ class StepReport(msgspec.Struct, frozen=True):
     consecutive_skips: int
     train_seconds: float
     publish_seconds: float
+    instruments: Instruments | None = None
+    """None in logs of versions that did not measure them."""

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from offbeat.errors import SettingsError
+from offbeat.objectives import NAMES
 from offbeat.settings_rules import impossible
 from offbeat.settings_sections import (
     LearnerSettings,
@@ -106,17 +107,22 @@ def _apply(data: dict[str, Any], override: str) -> None:
         value = text.strip()
     node = data
     for part in path[:-1]:
+        if part == "objective" and isinstance(node.get(part), str):
+            node[part] = {"name": node[part]}
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
             raise SettingsError(f"--set {override}: {part} is a value, not a section; give section.key=value")
+    if path == ["learner", "objective"] and isinstance(node.get("objective"), dict) and isinstance(value, str):
+        value = node["objective"] | {"name": value}
     node[path[-1]] = value
 
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     location = [str(part) for part in first["loc"]]
-    if len(location) > 1 and location[0] == "task":
-        location = [location[0], *location[2:]]  # pydantic names the union's member second
+    for union in (["task"], ["learner", "objective"]):  # pydantic names the union's member after the union
+        if location[: len(union)] == union and len(location) > len(union):
+            del location[len(union)]
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
         return f"{key} = {first['input']!r}: unknown key; remove it (known keys: {_known(location)})"
@@ -124,6 +130,8 @@ def _one_line(error: ValidationError) -> str:
         return str(first["ctx"]["error"])
     if first["type"].startswith("union_tag"):
         name = first["input"].get("name")
+        if location[0] == "learner":
+            return f"learner.objective = {name!r}: unknown objective; use {', '.join(NAMES[:-1])} or {NAMES[-1]}"
         return f"task.name = {name!r}: unknown task; use running-sum, counting, addition, reasoning-gym or jsonl"
     if first["type"] == "missing":
         return f"{key}: missing; add it"
@@ -135,6 +143,8 @@ def _one_line(error: ValidationError) -> str:
 
 def _known(location: list[str]) -> str:
     node: Any = Settings
+    if location[:2] == ["learner", "objective"] and len(location) > 2:
+        return "name and those of the chosen objective, docs/objectives.md"
     if len(location) > 1 and location[0] != "task":
         field = Settings.model_fields.get(location[0])
         node = field.annotation if field else Settings

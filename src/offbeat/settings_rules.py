@@ -65,6 +65,27 @@ def impossible(
             f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"
             f" set at most {tbs // group}"
         )
+    return problems + _impossible_objective(learner)
+
+
+def _impossible_objective(learner: LearnerSettings) -> list[str]:
+    """What of the learner's settings contradicts its objective or its baseline."""
+    objective, problems = learner.objective, []
+    if objective.FIXED and learner.aggregation not in (None, objective.AGGREGATION):
+        problems.append(
+            f"learner.aggregation = {learner.aggregation}: {objective.name} is defined by the {objective.AGGREGATION}"
+            " one; remove it or set learner.objective = grpo"
+        )
+    if objective.FIXED and learner.normalise_advantage not in (None, objective.NORMALISES):
+        problems.append(
+            f"learner.normalise_advantage = {str(learner.normalise_advantage).lower()}: {objective.name} is defined"
+            " without; remove it or set learner.objective = grpo"
+        )
+    if learner.baseline in ("opo", "none") and learner.normalise_advantage:
+        problems.append(
+            f"learner.normalise_advantage = true: baseline {learner.baseline} is not the mean that a deviation is taken"
+            " from; remove it"
+        )
     return problems
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from offbeat.objectives import Aggregation, Grpo, ObjectiveSettings
 from offbeat.task_settings import MOST, Positive, Seconds, Section
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -87,7 +88,7 @@ class ScheduleSettings(Section):
 
 
 class LearnerSettings(Section):
-    """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
+    """One RL iteration: group-relative advantages, the objective, AdamW."""
 
     iterations: Positive = 600
     learning_rate: float = Field(3.5e-4, gt=0, lt=1)
@@ -96,16 +97,47 @@ class LearnerSettings(Section):
     """The rate falls linearly to this share of itself at the last iteration; 1 keeps it constant."""
     weight_decay: float = Field(0.0, ge=0, le=1)
     max_gradient_norm: float = Field(1.0, gt=0)
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.2, gt=0)
-    aggregation: Literal["token", "sequence"] = "token"
-    """`token`: mean over all tokens of the batch; `sequence`: mean over trajectories of each one's token mean."""
-    normalise_advantage: bool = True
-    """Divide the group-relative advantage by the group's standard deviation."""
+    objective: ObjectiveSettings = Grpo()
+    """By name, with settings of its own: docs/objectives.md."""
+    aggregation: Aggregation | None = None
+    """`token`: mean over all tokens of the batch; `sequence`: mean over trajectories of each one's token mean;
+    `constant`: sum over tokens, divided by trajectories x rollout.max_new_tokens. Without a value the objective's."""
+    baseline: Literal["group-mean", "leave-one-out", "opo", "none"] = "group-mean"
+    """What a reward is compared with: its group's mean, the mean of its siblings, OPO's length-weighted mean, 0."""
+    normalise_advantage: bool | None = None
+    """Divide the advantage by the group's standard deviation? Without a value: as objective and baseline define it."""
+    ess_reference: float | None = Field(None, gt=0, le=1)
+    """VCPO: an update's rate is multiplied by sqrt(min(1, ESS / this)); without a value it is not."""
+    staleness_rate: Literal["constant", "inverse"] = "constant"
+    """`inverse`: an update's rate is divided by the mean staleness of its trajectories where that is above 1."""
+    measure_drift: bool = True
+    """Measure parameter distances each iteration. Takes K + 3 copies of the parameters, for large models fewer."""
     updates_per_iteration: Positive = 1
     micro_batch_tokens: Positive = 8192
     """Padded tokens in one forward pass; larger batches accumulate gradients."""
     max_consecutive_skips: Positive = 5
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clip_of_the_objective(cls, data: Any) -> Any:
+        """`clip_low` and `clip_high` may stand in this section, too, as they did before there were objectives."""
+        if not isinstance(data, dict) or not {"clip_low", "clip_high"} & data.keys():
+            return data
+        objective = data.get("objective", {})
+        table = {"name": objective} if isinstance(objective, str) else dict(objective)
+        clips = {key: data[key] for key in ("clip_low", "clip_high") if key in data}
+        rest = {key: value for key, value in data.items() if key not in clips}
+        return rest | {"objective": clips | table}
+
+    @property
+    def loss_aggregation(self) -> Aggregation:
+        return self.aggregation or self.objective.AGGREGATION
+
+    @property
+    def advantage_is_normalised(self) -> bool:
+        if self.normalise_advantage is not None:
+            return self.normalise_advantage
+        return self.objective.NORMALISES and self.baseline == "group-mean"
 
 
 class RunSettings(Section):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from offbeat.learner.batches import Sample
 from offbeat.learner.objective import ObjectiveStatistics
 from offbeat.learner.step import PolicyLearner
 from offbeat.learner.tally import LARGEST, Update, report
@@ -28,13 +29,24 @@ def update_of(row: tuple[float, ...], gradient_norm: float) -> Update:
     loss, entropy, *sums = (torch.tensor(number, dtype=torch.float64) for number in row)
     tokens, ratio_sum, clipped, lag_kl_sum, ratio_max = sums
     update = Update()
-    update.add(loss, entropy, ObjectiveStatistics(tokens, ratio_sum, ratio_max, clipped, lag_kl_sum))
+    each = torch.stack([tokens, clipped, lag_kl_sum, ratio_sum.log()]).unsqueeze(0)
+    sample = Sample(0, (1,), (2,), (-1.0,), None, 1.0, staleness=1)
+    update.add(loss, entropy, ObjectiveStatistics(tokens, ratio_sum, ratio_max, clipped, lag_kl_sum, each), [sample])
     update.close(gradient_norm)
     return update
 
 
+def numbers(made: StepReport) -> list[float]:
+    """Every number of a report, those of its instruments included."""
+    assert made.instruments is not None
+    found: list[float] = []
+    for value in (*msgspec.structs.astuple(made)[:-1], *msgspec.structs.astuple(made.instruments)):
+        found += [number for number in (value if isinstance(value, tuple) else (value,)) if number is not None]
+    return found
+
+
 def assert_readable(made: StepReport) -> None:
-    assert all(math.isfinite(number) for number in msgspec.structs.astuple(made))
+    assert all(math.isfinite(number) for number in numbers(made))
     assert msgspec.json.decode(msgspec.json.encode(made), type=StepReport) == made
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.backends.messages import Exported, ExportTo, LearnerHello, LearnerUp, StepDone, ToLearner, TrainOn
-from offbeat.backends.weights import Canary, publish, read_manifest, version_directory
+from offbeat.backends.weights import Canary, publish, read_manifest, version_directory, weights_file
 from offbeat.backends.worker import Link, set_threads, work
 from offbeat.settings import settings_from
 
@@ -22,12 +22,17 @@ def main(link: Link) -> None:
     assert isinstance(hello, LearnerHello)
     settings = settings_from(hello.settings)
     set_threads(settings.run.threads)
+    from offbeat.learner.checkpoint import stored_weights
     from offbeat.learner.step import PolicyLearner
 
     run_directory = Path(hello.run_directory)
     manifest = read_manifest(run_directory, hello.version, hello.digest)
     learner = PolicyLearner.restore(
-        run_directory / "policy", version_directory(run_directory, hello.version), settings, hello.version
+        run_directory / "policy",
+        version_directory(run_directory, hello.version),
+        settings,
+        hello.version,
+        stored=lambda version: stored_weights(weights_file(run_directory, version)),
     )
     prompt_ids, response_ids = manifest.canary.prompt_ids, manifest.canary.response_ids
 

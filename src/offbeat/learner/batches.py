@@ -8,12 +8,13 @@ Knows no tensor and no model; `layout.py` turns samples into tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from offbeat.errors import InvariantError
-from offbeat.learner.advantage import group_advantages, is_degenerate
+from offbeat.flow.staleness import staleness
+from offbeat.learner.advantage import Baseline, group_advantages
 from offbeat.ports import Sampling
 from offbeat.records import Batch, Group, Span, Trajectory
 
@@ -26,6 +27,7 @@ class Sample:
     """One trajectory to learn from: prompt ids [P], response ids [L] and, per response token, what sampled it.
 
     `supports` [L] is None where no position was cut. `group_id` says which samples share their prompt.
+    `staleness` is in publishes. `proximal_logprobs` [L] are None until somebody computed them.
     """
 
     group_id: int
@@ -34,6 +36,8 @@ class Sample:
     behaviour_logprobs: tuple[float, ...]
     supports: tuple[Support, ...] | None
     advantage: float
+    staleness: int = 0
+    proximal_logprobs: tuple[float, ...] | None = None
 
 
 def is_cut(sampling: Sampling, vocabulary: int) -> bool:
@@ -44,10 +48,18 @@ def is_cut(sampling: Sampling, vocabulary: int) -> bool:
     return sampling.temperature > 0 and (sampling.top_p < 1 or 0 < sampling.top_k < vocabulary)
 
 
-def samples_of(group: Group, sampling: Sampling, normalise_advantage: bool, vocabulary: int) -> list[Sample]:
+def samples_of(
+    group: Group,
+    sampling: Sampling,
+    normalise_advantage: bool,
+    vocabulary: int,
+    baseline: Baseline = "group-mean",
+    iteration: int | None = None,
+) -> list[Sample]:
     """The G samples of a group, every number checked.
 
-    `vocabulary` is the number of token ids the model knows. Raises InvariantError naming what is wrong.
+    `vocabulary` is the number of token ids the model knows; `iteration` is the trainer's version (without it every
+    staleness is 0). Raises InvariantError naming what is wrong.
     """
     if len(group.trajectories) != len(group.rewards):
         raise InvariantError(
@@ -56,11 +68,18 @@ def samples_of(group: Group, sampling: Sampling, normalise_advantage: bool, voca
     if not group.prompt.token_ids:
         raise InvariantError(f"group {group.group_id}: prompt {group.prompt.prompt_id} carries no token ids")
     _check_ids(group.prompt.token_ids, vocabulary, f"group {group.group_id}, prompt {group.prompt.prompt_id}")
-    advantages = group_advantages(group.rewards, normalise_advantage)
-    return [
+    lengths = [len(trajectory.token_ids) for trajectory in group.trajectories]
+    if min(lengths, default=1) < 1:
+        raise InvariantError(f"trajectory {group.trajectories[lengths.index(0)].trajectory_id}: no response tokens")
+    advantages = group_advantages(group.rewards, normalise_advantage, baseline, lengths)
+    made = (
         sample_of(trajectory, group.prompt.token_ids, sampling, vocabulary, group.group_id, advantage)
         for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-    ]
+    )
+    if iteration is None:
+        return list(made)
+    ages = (staleness(iteration, trajectory.version) for trajectory in group.trajectories)
+    return [replace(sample, staleness=age) for sample, age in zip(made, ages, strict=True)]
 
 
 def sample_of(
@@ -104,9 +123,12 @@ def mini_batches(batch: Batch, updates: int) -> list[tuple[Group, ...]]:
     return [tuple(groups[start:end]) for start, end in pairwise(bounds)]
 
 
-def degenerate_groups(groups: Sequence[Group]) -> int:
-    """How many groups have equal rewards throughout, so zero advantage everywhere."""
-    return sum(is_degenerate(group.rewards) for group in groups)
+def zero_advantage_groups(samples: Iterable[Sample]) -> int:
+    """How many groups have zero advantage everywhere, so that they cannot move the policy."""
+    moves: dict[int, bool] = {}
+    for sample in samples:
+        moves[sample.group_id] = moves.get(sample.group_id, False) or sample.advantage != 0.0
+    return sum(not moved for moved in moves.values())
 
 
 def _check_span(span: Span, vocabulary: int, where: str) -> None:

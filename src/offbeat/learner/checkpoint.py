@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from offbeat.errors import WeightsError
+from offbeat.learner.drift import DriftFit
 from offbeat.learner.durable import sync
 from offbeat.learner.optimizer_state import decode_state, encode_state
 from offbeat.learner.policy import Policy
@@ -33,10 +34,11 @@ TOKENIZER_FILES = (
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where training stands: the learner's version (it fixes the learning rate) and the current run of skips."""
+    """Where training stands: the learner's version (it fixes the learning rate), its run of skips, its drift."""
 
     version: int
     consecutive_skips: int
+    drift: DriftFit = DriftFit()
 
 
 def save_checkpoint(directory: Path, policy: Policy, optimizer: torch.optim.Optimizer, position: Position) -> str:
@@ -81,6 +83,14 @@ def load_checkpoint(
         raise WeightsError(f"{file}: is of version {position.version}, not {version}")
     decode_state(policy.model, optimizer, tensors, optimizer_json)
     return position
+
+
+def stored_weights(file: Path) -> dict[str, Tensor] | None:
+    """Weights of a safetensors file by name, or None where there is none that can be read."""
+    try:
+        return _read(file)[0]
+    except WeightsError:
+        return None
 
 
 def load_weights(file: Path, policy: Policy) -> str:

@@ -39,7 +39,7 @@ class MicroBatch:
     `predicting` [N] are indices into the R*T positions, those whose logits predict `response_ids` [N]; both run
     through the trajectories in order, so that `response_mask` [B, L] is true exactly N times in that same order.
     `position_ids` [R, T] and `attention_bias` [R, 1, T, T] (0 or the lowest float) are None in the plain layout,
-    where causal attention alone is right: the padding stands at the end.
+    where causal attention alone is right: the padding stands at the end. `samples` [B] are what it was made of.
     """
 
     input_ids: Tensor
@@ -50,7 +50,9 @@ class MicroBatch:
     kept: KeptIds | None
     response_mask: Tensor
     behaviour_logprobs: Tensor
+    proximal_logprobs: Tensor | None
     advantages: Tensor
+    samples: tuple[Sample, ...]
 
     @property
     def padded_tokens(self) -> int:
@@ -89,7 +91,7 @@ def micro_batch(rows: Sequence[Row]) -> MicroBatch:
         predicting.extend(index * width + position for position in row_predicting)
     lengths = torch.tensor([len(sample.response_ids) for sample in samples])
     mask = torch.arange(longest) < lengths.unsqueeze(1)
-    behaviour = torch.tensor(list(chain.from_iterable(sample.behaviour_logprobs for sample in samples)))
+    proximal = [sample.proximal_logprobs for sample in samples if sample.proximal_logprobs is not None]
     return MicroBatch(
         input_ids=torch.tensor(tokens),
         position_ids=torch.tensor(positions) if shared else None,
@@ -98,9 +100,16 @@ def micro_batch(rows: Sequence[Row]) -> MicroBatch:
         response_ids=torch.tensor(list(chain.from_iterable(sample.response_ids for sample in samples))),
         kept=_kept_ids(samples),
         response_mask=mask,
-        behaviour_logprobs=torch.zeros(mask.shape).masked_scatter(mask, behaviour),
+        behaviour_logprobs=_padded(mask, [sample.behaviour_logprobs for sample in samples]),
+        proximal_logprobs=_padded(mask, proximal) if len(proximal) == len(samples) else None,
         advantages=torch.tensor([sample.advantage for sample in samples]),
+        samples=tuple(samples),
     )
+
+
+def _padded(mask: Tensor, logprobs: Sequence[tuple[float, ...]]) -> Tensor:
+    """Ragged log-probs as [B, L], 0 outside the mask."""
+    return torch.zeros(mask.shape).masked_scatter(mask, torch.tensor(list(chain.from_iterable(logprobs))))
 
 
 def _row_length(row: Row) -> int:

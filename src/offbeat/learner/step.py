@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from offbeat.errors import InvariantError
-from offbeat.learner.batches import Sample, degenerate_groups, mini_batches, samples_of
+from offbeat.learner.batches import Sample, mini_batches, samples_of, zero_advantage_groups
 from offbeat.learner.checkpoint import Position, export_policy, load_checkpoint, save_checkpoint
+from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
 from offbeat.learner.layout import MicroBatch, micro_batches
 from offbeat.learner.logprobs import plain_logprobs, target_logprobs
-from offbeat.learner.objective import grpo_objective, normaliser
+from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
-from offbeat.learner.tally import Update, report
+from offbeat.learner.rates import ess_scale, staleness_scale
+from offbeat.learner.tally import Drift, Update, report
+from offbeat.objectives import Bounds, Tokens
 from offbeat.ports import Sampling
 from offbeat.records import Batch, StepReport
 from offbeat.settings import LearnerSettings, Settings
@@ -45,7 +50,9 @@ class PolicyLearner:
         settings: Settings,
         version: int = 0,
         optimizer_factory: OptimizerFactory = adamw,
+        stored: StoredVersion | None = None,
     ) -> None:
+        """`stored` gives the weights of earlier versions to measure drift against, after a resume."""
         rollout = settings.rollout
         self.version = version
         self.policy = policy
@@ -56,6 +63,13 @@ class PolicyLearner:
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = optimizer_factory(self._parameters, settings.learner)
         self._peak_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._longest = rollout.max_new_tokens
+        self._bound = settings.schedule.staleness_bound
+        self._drift_fit = DriftFit()
+        self._meter: DriftMeter | None = None
+        if settings.learner.measure_drift:
+            names = [name for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
+            self._meter = DriftMeter(names, self._parameters, stored)
 
     @classmethod
     def open(cls, model_dir: Path, settings: Settings, optimizer_factory: OptimizerFactory = adamw) -> PolicyLearner:
@@ -70,20 +84,23 @@ class PolicyLearner:
         settings: Settings,
         version: int | None = None,
         optimizer_factory: OptimizerFactory = adamw,
+        stored: StoredVersion | None = None,
     ) -> PolicyLearner:
         """The learner that `save` wrote into `directory`; it continues bit for bit.
 
         `model_dir` gives the architecture. Raises WeightsError for damaged files, another architecture, or where
         `version` is given and the files are of another.
         """
-        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory)
+        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, stored)
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
+        learner._drift_fit = position.drift
         return learner
 
     def save(self, directory: Path) -> str:
         """Write weights and optimizer state, synced; return the SHA-256 of model.safetensors."""
-        return save_checkpoint(directory, self.policy, self.optimizer, Position(self.version, self.consecutive_skips))
+        position = Position(self.version, self.consecutive_skips, self._drift_fit)
+        return save_checkpoint(directory, self.policy, self.optimizer, position)
 
     def publish(self, directory: Path) -> str:
         """ports.Learner: the same as `save`."""
@@ -108,23 +125,60 @@ class PolicyLearner:
             raise InvariantError(
                 f"the batch of iteration {batch.iteration} came to a learner of version {self.version}"
             )
-        settings = self._settings
-        parts = mini_batches(batch, settings.updates_per_iteration)
-        samples = [
-            [
-                sample
-                for group in part
-                for sample in samples_of(group, self._sampling, settings.normalise_advantage, self.policy.vocabulary)
-            ]
-            for part in parts
-        ]
+        samples = self._samples(batch)
+        if self._settings.objective.USES_PROXIMAL and len(samples) > 1:
+            samples = [self._with_proximal(part) for part in samples]
         learning_rate = self._set_learning_rate()
+        lags = self._drifts_to_behaviour(samples)
         updates = [self._update(part) for part in samples]
         self.version += 1
         return report(
-            batch, updates, degenerate_groups(batch.groups), learning_rate, self.consecutive_skips,
-            time.perf_counter() - started,
+            batch, updates, zero_advantage_groups(chain.from_iterable(samples)), learning_rate, self.consecutive_skips,
+            time.perf_counter() - started, self._drift(lags, updates, learning_rate),
         )  # fmt: skip
+
+    def _samples(self, batch: Batch) -> list[list[Sample]]:
+        """The samples of each update, every number checked."""
+        settings = self._settings
+        normalise, vocabulary = settings.advantage_is_normalised, self.policy.vocabulary
+        return [
+            [
+                sample
+                for group in part
+                for sample in samples_of(
+                    group, self._sampling, normalise, vocabulary, settings.baseline, batch.iteration
+                )
+            ]
+            for part in mini_batches(batch, settings.updates_per_iteration)
+        ]
+
+    @torch.no_grad()
+    def _with_proximal(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The samples with their log-probs under the target as it is now, at the start of the iteration."""
+        found: list[Sample] = []
+        for batch in self._micro_batches(samples):
+            logprobs, _ = target_logprobs(self.policy, batch, self._sampling.temperature)
+            for sample, row in zip(batch.samples, logprobs.tolist(), strict=True):
+                found.append(replace(sample, proximal_logprobs=tuple(row[: len(sample.response_ids)])))
+        return found
+
+    def _drifts_to_behaviour(self, samples: Sequence[Sequence[Sample]]) -> tuple[float | None, ...]:
+        """|theta_t - theta_{t-s}| for s = 0 .. the largest staleness of the batch; notes theta_t."""
+        if self._meter is None:
+            return ()
+        self._meter.note(self.version)
+        self._meter.forget_before(self.version - self._bound)
+        oldest = max(sample.staleness for part in samples for sample in part)
+        return (0.0, *(self._meter.to_version(self.version - age) for age in range(1, oldest + 1)))
+
+    def _drift(self, lags: tuple[float | None, ...], updates: Sequence[Update], learning_rate: float) -> Drift:
+        """What the iteration moved; `self.version` is already the new one."""
+        if self._meter is None:
+            return Drift()
+        from_start = self._meter.to_version(0)
+        rate = learning_rate * sum(update.rate_scale for update in updates if update.g_upd is not None)
+        self._drift_fit = self._drift_fit.moved(rate, from_start)
+        return Drift(self._meter.to_version(self.version - 1), from_start, lags, self._drift_fit.exponent)
 
     def _set_learning_rate(self) -> float:
         """Linear warm-up times linear decay to `final_learning_rate_share` of the rate at the last iteration."""
@@ -137,42 +191,66 @@ class PolicyLearner:
 
     def _update(self, samples: Sequence[Sample]) -> Update:
         """One optimizer update, or none. Samples of zero advantage have no gradient: they are only measured."""
-        divisor = normaliser(
-            self._settings.aggregation, sum(len(sample.response_ids) for sample in samples), len(samples)
-        )
+        tokens = sum(len(sample.response_ids) for sample in samples)
+        divisor = normaliser(self._settings.loss_aggregation, tokens, len(samples), self._longest)
         update = Update()
-        moving = [sample for sample in samples if sample.advantage != 0.0]
-        for batch in self._micro_batches(moving):
-            self._objective(batch, divisor, update).backward()  # type: ignore[no-untyped-call]
+        moving = self._micro_batches([sample for sample in samples if sample.advantage != 0.0])
+        still = self._micro_batches([sample for sample in samples if sample.advantage == 0.0])
+        bounds = self._survey([*moving, *still]) if self._settings.objective.SURVEYS else ()
+        for batch in moving:
+            self._objective(batch, divisor, bounds, update).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            for batch in self._micro_batches([sample for sample in samples if sample.advantage == 0.0]):
-                self._objective(batch, divisor, update)
+            for batch in still:
+                self._objective(batch, divisor, bounds, update)
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         update.close(float(norm))
         if update.skipped:
             self.consecutive_skips += 1
         elif moving:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.max_gradient_norm, norm)
-            self.optimizer.step()
+            self._take_step(update)
             self.consecutive_skips = 0
         self.optimizer.zero_grad(set_to_none=True)
         return update
 
+    def _take_step(self, update: Update) -> None:
+        """The optimizer's step at the update's own rate, and how far it went."""
+        settings = self._settings
+        if settings.ess_reference is not None:
+            update.rate_scale *= ess_scale(update.effective_sample_size, settings.ess_reference)
+        if settings.staleness_rate == "inverse":
+            update.rate_scale *= staleness_scale(update.staleness_mean)
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        if self._meter is not None:
+            self._meter.mark()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * update.rate_scale
+        self.optimizer.step()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        taken = rates[0] * update.rate_scale
+        if self._meter is not None and taken > 0:
+            update.g_upd = self._meter.since_mark() / taken
+
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         return micro_batches(samples, self._settings.micro_batch_tokens, self.policy.shares_prompts)
 
-    def _objective(self, batch: MicroBatch, divisor: float, update: Update) -> Tensor:
+    def _tokens(self, batch: MicroBatch, logprobs: Tensor) -> Tokens:
+        """With one update an iteration the target is still the proximal policy: nothing needs to be computed twice."""
+        proximal = logprobs.detach() if batch.proximal_logprobs is None else batch.proximal_logprobs
+        return Tokens(logprobs, proximal, batch.behaviour_logprobs, batch.advantages.unsqueeze(1), batch.response_mask)
+
+    @torch.no_grad()
+    def _survey(self, batches: Sequence[MicroBatch]) -> Bounds:
+        """What the objective must know of the whole mini-batch: a forward pass more."""
+        logprobs = [target_logprobs(self.policy, batch, self._sampling.temperature)[0] for batch in batches]
+        return survey(self._settings.objective, map(self._tokens, batches, logprobs))
+
+    def _objective(self, batch: MicroBatch, divisor: float, bounds: Bounds, update: Update) -> Tensor:
         settings = self._settings
         logprobs, entropy = target_logprobs(self.policy, batch, self._sampling.temperature)
-        loss, statistics = grpo_objective(
-            logprobs,
-            batch.behaviour_logprobs,
-            batch.advantages,
-            batch.response_mask,
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            aggregation=settings.aggregation,
-            normaliser=divisor,
+        loss, statistics = objective_loss(
+            settings.objective, self._tokens(batch, logprobs), settings.loss_aggregation, divisor, bounds
         )
-        update.add(loss, entropy, statistics)
+        update.add(loss, entropy, statistics, batch.samples)
         return loss

@@ -18,8 +18,10 @@ import msgspec
 import torch
 from torch import Tensor
 
+from offbeat.learner.batches import Sample
 from offbeat.learner.objective import ObjectiveStatistics
-from offbeat.records import Batch, StepReport
+from offbeat.learner.rates import effective_sample_size
+from offbeat.records import Batch, Instruments, StepReport
 
 LARGEST = torch.finfo(torch.float32).max
 """Stands for infinity in a report: what is computed in float32 is not larger."""
@@ -30,6 +32,15 @@ class Update:
 
     def __init__(self) -> None:
         self._rows: list[Tensor] = []
+        self._each: list[Tensor] = []
+        self._ages: list[int] = []
+        self.by_staleness: dict[int, tuple[float, float, float]] = {}
+        """Response tokens, clipped tokens and k3 sum of the trajectories of each staleness."""
+        self.effective_sample_size = 1.0
+        self.staleness_sum = 0
+        self.trajectories = 0
+        self.rate_scale = 1.0
+        self.g_upd: float | None = None
         self.loss = 0.0
         self.entropy_sum = 0.0
         self.tokens = 0.0
@@ -40,8 +51,10 @@ class Update:
         self.gradient_norm = 0.0
         self.skipped = False
 
-    def add(self, loss: Tensor, entropy_sum: Tensor, sums: ObjectiveStatistics) -> None:
-        """Take up one micro-batch; nothing is read from the tensors yet."""
+    def add(self, loss: Tensor, entropy_sum: Tensor, sums: ObjectiveStatistics, samples: Sequence[Sample]) -> None:
+        """Take up one micro-batch, made of these trajectories in order; nothing is read from the tensors yet."""
+        self._each.append(sums.trajectories)
+        self._ages += [sample.staleness for sample in samples]
         row = (loss.detach().double(), entropy_sum, sums.tokens, sums.ratio_sum, sums.clipped, sums.lag_kl_sum)
         self._rows.append(torch.stack([*row, sums.ratio_max]))
 
@@ -54,6 +67,25 @@ class Update:
         self.ratio_max = max(row[6] for row in rows)
         self.gradient_norm = gradient_norm
         self.skipped = not (math.isfinite(self.loss) and math.isfinite(gradient_norm))
+        each = torch.cat(self._each).tolist()
+        for age, (tokens, clipped, lag_kl, _) in zip(self._ages, each, strict=True):
+            before = self.by_staleness.get(age, (0.0, 0.0, 0.0))
+            self.by_staleness[age] = (before[0] + tokens, before[1] + clipped, before[2] + lag_kl)
+        self.trajectories, self.staleness_sum = len(each), sum(self._ages)
+        self.effective_sample_size = effective_sample_size([row[3] for row in each])
+
+    @property
+    def staleness_mean(self) -> float:
+        return self.staleness_sum / (self.trajectories or 1)
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """What was measured of the parameters in one iteration: the fields of Instruments of these names."""
+
+    iteration_drift: float | None = None
+    drift_from_start: float | None = None
+    drift_by_staleness: tuple[float | None, ...] = ()
+    drift_exponent: float | None = None
 
 
 def report(
@@ -63,6 +95,7 @@ def report(
     learning_rate: float,
     consecutive_skips: int,
     train_seconds: float,
+    drift: Drift = Drift(),
 ) -> StepReport:
     """The report of an iteration; `publish_seconds` is 0 until somebody publishes and says how long it took.
 
@@ -92,9 +125,37 @@ def report(
         consecutive_skips=consecutive_skips,
         train_seconds=train_seconds,
         publish_seconds=0.0,
+        instruments=_instruments(updates, done, drift),
     )
     floats = {name: value for name, value in msgspec.structs.asdict(made).items() if isinstance(value, float)}
     return msgspec.structs.replace(made, **{name: _finite(value) for name, value in floats.items()})
+
+
+def _instruments(updates: Sequence[Update], done: Sequence[Update], drift: Drift) -> Instruments:
+    """Over the updates that were not skipped; staleness over all trajectories of the batch."""
+    sums: dict[int, list[float]] = {}
+    for update in done:
+        for age, row in update.by_staleness.items():
+            sums[age] = [a + b for a, b in zip(sums.get(age, [0.0] * 3), row, strict=True)]
+    ages = range(max(sums, default=-1) + 1)
+    of = [sums.get(age, [0.0] * 3) for age in ages]
+    moved = [update.g_upd for update in done if update.g_upd is not None]
+    return Instruments(
+        staleness_mean=sum(u.staleness_sum for u in updates) / (sum(u.trajectories for u in updates) or 1),
+        effective_sample_size=statistics.fmean(u.effective_sample_size for u in done) if done else 1.0,
+        clip_share_by_staleness=tuple(clipped / tokens if tokens else None for tokens, clipped, _ in of),
+        lag_kl_by_staleness=tuple(_finite(lag_kl / tokens) if tokens else None for tokens, _, lag_kl in of),
+        rate_scale=statistics.fmean(u.rate_scale for u in done) if done else 1.0,
+        g_upd=_finite(statistics.fmean(moved)) if moved else None,
+        iteration_drift=_measured(drift.iteration_drift),
+        drift_from_start=_measured(drift.drift_from_start),
+        drift_by_staleness=tuple(map(_measured, drift.drift_by_staleness)),
+        drift_exponent=_measured(drift.drift_exponent),
+    )
+
+
+def _measured(value: float | None) -> float | None:
+    return None if value is None else _finite(value)
 
 
 def _finite(value: float) -> float:

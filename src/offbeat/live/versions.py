@@ -1,6 +1,7 @@
 """The shelf of published versions in a run directory: which digests the log announced, which files may go.
 
-Live versions stay, and so do the newest `keep` retired ones (for `offbeat verify --recompute`). Optimizer state is
+Live versions stay, and so do the newest `keep` retired ones (for `offbeat verify --recompute`) and the weights of
+version 0, which drift is measured from. Optimizer state is
 kept for the newest two versions only: the one to resume from and the one before it.
 """
 
@@ -30,7 +31,9 @@ class VersionShelf:
         if version < newest - 1:
             (version_directory(self._run_directory, version) / "optimizer.safetensors").unlink(missing_ok=True)
         while len(self._retired) > self._keep:
-            shutil.rmtree(version_directory(self._run_directory, self._retired.pop(0)), ignore_errors=True)
+            old = self._retired.pop(0)
+            if old > 0:
+                shutil.rmtree(version_directory(self._run_directory, old), ignore_errors=True)
 
     def discard_unlogged(self) -> list[int]:
         """Delete versions that were written but never logged: their iteration will be done again."""

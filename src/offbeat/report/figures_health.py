@@ -36,12 +36,12 @@ class _Charts:
         return Figure(name, title, caption, drawn, size="third")
 
     def ratio(self) -> Figure:
-        low, high = 1 - self._settings.clip_low, 1 + self._settings.clip_high
+        bounds = self._settings.objective.ratio_bounds
+        clip = f"; outside {bounds[0]:g} to {bounds[1]:g} the objective is clipped" if bounds else ""
         return self._card(
             "ratio",
             "Importance ratio",
-            f"target / behaviour probability of a token: a mean near 1 is healthy; outside {low:g} to {high:g}"
-            " the objective is clipped.",
+            f"target / behaviour probability of a token: a mean near 1 is healthy{clip}.",
             "ratio (log scale)",
             self._line("ratio_max", "largest", ORANGE, "largest ratio %{y:.3g}"),
             self._line("ratio_mean", "mean", BLUE, "mean ratio %{y:.4f}"),
@@ -54,7 +54,7 @@ class _Charts:
         return self._card(
             "clip",
             "Clipped tokens",
-            "Share of tokens whose ratio was clipped; growing with staleness is normal, above about 20 % is not.",
+            "Share of tokens that the objective clipped; growing with staleness is normal, above about 20 % is not.",
             "share of tokens",
             self._line("clip_share", "clip share", VIOLET, "%{y:.2%} of tokens clipped"),
             yaxis_tickformat=".1~%",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
+import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ from offbeat import events as e
 from offbeat.errors import RunDirectoryError, WeightsError
 from offbeat.planning.answer import answer
 from offbeat.planning.pilot import clip_level, pilot_steps
+from offbeat.records import Instruments
 from offbeat.report.read import read_run
 from offbeat.report.story import tell
 from tests.report.simulated_run import simulated_run, small_settings
@@ -95,7 +98,7 @@ def test_steps_are_the_iterations_in_order_and_the_log_says_how_stale_they_were(
 def test_a_run_that_kept_too_few_versions_is_refused_with_the_remedy(pilot: Path) -> None:
     for version in range(30):
         (pilot / "versions" / f"{version:06d}" / "model.safetensors").unlink()
-    with pytest.raises(RunDirectoryError, match="keep_versions"):
+    with pytest.raises(RunDirectoryError, match="16 are needed"):
         answer(pilot, 4, 100, None, nothing)
     assert not (pilot / "plan.html").exists()
 
@@ -105,6 +108,26 @@ def test_weights_that_are_not_the_announced_ones_are_refused(pilot: Path) -> Non
     file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\0")
     with pytest.raises(WeightsError, match="SHA-256"):
         answer(pilot, 4, 100, None, nothing)
+
+
+def test_the_log_alone_is_enough_where_the_learner_measured(pilot: Path) -> None:
+    from_weights, _ = answer(pilot, 8, 40, None, nothing)
+    database = sqlite3.connect(pilot / "run.sqlite")
+    for seq, body in database.execute("SELECT seq, body FROM events WHERE kind = 'Trained'").fetchall():
+        event = msgspec.json.decode(body, type=e.Event)
+        unit = ETA * G_UPD
+        measured = Instruments(
+            1.0, 1.0, (), (), 1.0, G_UPD, unit, event.version * unit, tuple(s * unit for s in range(3)), 1.0
+        )
+        report = msgspec.structs.replace(event.report, instruments=measured)
+        event = msgspec.structs.replace(event, report=report)
+        database.execute("UPDATE events SET body = ? WHERE seq = ?", (msgspec.json.encode(event).decode(), seq))
+    database.commit()
+    database.close()
+    shutil.rmtree(pilot / "versions")
+    from_log, _ = answer(pilot, 8, 40, None, nothing)
+    assert from_log.eta_max == pytest.approx(from_weights.eta_max, rel=1e-3)
+    assert from_log.estimates.reach.exponent == pytest.approx(1.0, abs=1e-3)
 
 
 def test_without_version_0_the_drift_is_unknown_and_the_worst_is_assumed(pilot: Path) -> None:

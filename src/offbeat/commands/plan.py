@@ -10,7 +10,7 @@ import typer
 
 
 def plan(
-    run: Annotated[Path, typer.Argument(help="Directory of a pilot run, made with run.keep_versions large.")],
+    run: Annotated[Path, typer.Argument(help="Directory of a pilot run of 16 iterations or more.")],
     staleness: Annotated[
         int | None, typer.Option(min=0, help="Staleness S to plan for, in publishes; default the run's bound.")
     ] = None,

@@ -1,8 +1,8 @@
-"""A run as a pilot: its log and the weights of its versions become the steps that `theory.pilot` estimates from.
+"""A run as a pilot: its log, or the weights of its versions, become the steps that `theory.pilot` estimates from.
 
-*Measured, not logged*: distances are computed from the weights on disk, each checked against the digest the log
-announced. A version that is no longer kept leaves its steps out. Staleness counts publishes, a step is one publish.
-Reads files, writes nothing, needs no torch.
+*Log first*: where the learner measured how far the parameters moved, the log alone is enough. Otherwise distances are
+computed from the weights on disk, each checked against the digest the log announced, and a version that is no longer
+kept leaves its steps out. Staleness counts publishes, a step is one publish. Writes nothing, needs no torch.
 """
 
 from __future__ import annotations
@@ -33,20 +33,50 @@ def clip_level(run: Run) -> float:
 
 
 def pilot_steps(run: Run, said: Callable[[int, int], None] = lambda done, total: None) -> list[PilotStep]:
-    """A step for each iteration whose versions are all still kept, in order; `said` hears how many are read.
+    """A step for each iteration of which all is known, in order; `said` hears how many are done.
 
     Raises RunDirectoryError, saying what to set, where too few are; WeightsError where a file is not what was
     published.
     """
     story = tell(run)
+    logged = [step for batch in story.consumptions if (step := _logged(batch, _versions_of(story, batch)))]
+    if len(logged) >= FEWEST_STEPS:
+        return logged
+    return _from_weights(run, story, len(logged), said)
+
+
+def _logged(batch: Consumption, versions: Mapping[int, int]) -> PilotStep | None:
+    """The step as the learner measured it; None where it did not."""
+    report, seen = batch.trained.report, batch.trained.report.instruments
+    if seen is None or seen.iteration_drift is None:
+        return None
+    squares = 0.0
+    for version, count in versions.items():
+        lag = batch.iteration - version
+        distance = seen.drift_by_staleness[lag] if lag < len(seen.drift_by_staleness) else None
+        if distance is None:
+            return None
+        squares += count * distance**2
+    return PilotStep(
+        eta=report.learning_rate * seen.rate_scale,
+        update_norm=seen.iteration_drift,
+        lag_distance=math.sqrt(squares / sum(versions.values())),
+        mismatch=math.sqrt(2.0 * max(0.0, report.policy_lag_kl)),
+        drift=seen.drift_from_start,
+        reward=report.reward_mean,
+    )
+
+
+def _from_weights(run: Run, story: Story, logged: int, said: Callable[[int, int], None]) -> list[PilotStep]:
     kept = kept_weights(run)
     announced = {0: run.meta.get("digest_0", "")} | {t.version: t.digest for _, _, t in story.publishes}
     whole = [batch for batch in story.consumptions if _versions_of(story, batch).keys() <= kept.keys()]
     whole = [batch for batch in whole if {batch.iteration, batch.iteration + 1} <= kept.keys()]
     if len(whole) < FEWEST_STEPS:
         raise RunDirectoryError(
-            f"run {run.directory}: the weights of {len(whole)} iterations are kept, {FEWEST_STEPS} are needed; make the"
-            f" pilot with --set run.keep_versions={max(64, 2 * FEWEST_STEPS)} and at least that many iterations"
+            f"run {run.directory}: how far the weights moved is logged of {logged} iterations and can be computed of"
+            f" {len(whole)} whose weights are kept; {FEWEST_STEPS} are needed: make a longer pilot, with"
+            " learner.measure_drift on"
         )
     shelf = _Shelf(kept, announced)
     start = shelf.vector(0) if 0 in kept else None

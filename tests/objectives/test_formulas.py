@@ -47,9 +47,7 @@ def problems(draw: st.DrawFn, spread: float = 4.0) -> Problem:
     lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
     logprob = st.floats(-spread, 0).map(lambda x: round(x, 4))
     target, proximal, behaviour = ([draw(st.lists(logprob, min_size=n, max_size=n)) for n in lengths] for _ in range(3))
-    advantages = draw(
-        st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=len(lengths), max_size=len(lengths))
-    )
+    advantages = draw(st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=len(lengths), max_size=len(lengths)))
     return Problem(target, proximal, behaviour, advantages)
 
 

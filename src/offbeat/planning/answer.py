@@ -7,10 +7,10 @@ from pathlib import Path
 
 from offbeat.errors import RunDirectoryError
 from offbeat.planning.page import html
-from offbeat.planning.pilot import clip_level, pilot_steps
+from offbeat.planning.pilot import pilot_steps
 from offbeat.report.page import write_page
 from offbeat.report.read import read_run
-from offbeat.theory.pilot import estimate
+from offbeat.theory.pilot import estimate, mismatch_level
 from offbeat.theory.planner import Plan, plan
 
 PAGE_NAME = "plan.html"
@@ -25,7 +25,8 @@ def answer(
     """
     run = read_run(directory)
     try:
-        found = estimate(pilot_steps(run, said), clip_level(run), run.settings.run.seed)
+        level = mismatch_level(run.settings.learner.objective.ratio_bounds)
+        found = estimate(pilot_steps(run, said), level, run.settings.run.seed)
     except ValueError as error:
         raise RunDirectoryError(f"run {directory}: cannot be a pilot: {error}") from None
     settings = run.settings

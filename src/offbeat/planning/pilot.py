@@ -27,11 +27,6 @@ from offbeat.theory.pilot import FEWEST_STEPS, PilotStep
 Vector = NDArray[np.float32]
 
 
-def clip_level(run: Run) -> float:
-    """The mismatch at which a typical token meets the clip: log(1 + clip_high)."""
-    return math.log1p(run.settings.learner.clip_high)
-
-
 def pilot_steps(run: Run, said: Callable[[int, int], None] = lambda done, total: None) -> list[PilotStep]:
     """A step for each iteration of which all is known, in order; `said` hears how many are done.
 

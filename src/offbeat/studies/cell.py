@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from offbeat.settings import Settings, settings_from
+from offbeat.theory.pilot import mismatch_level
 from offbeat.theory.refresh import Refresh
 
 
@@ -81,6 +82,12 @@ class Cell(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """A digest [32 hex digits] of everything."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:32]
+
+    @property
+    def mismatch_level(self) -> float:
+        """The mismatch of behaviour and target at which a typical token meets the objective's bound."""
+        settings = self.scale.settings(self.learning_rate, self.steps)
+        return mismatch_level(settings.learner.objective.ratio_bounds)
 
     @property
     def name(self) -> str:

@@ -7,7 +7,6 @@ strength, learning rate and staleness from step to step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -34,7 +33,7 @@ class Controls:
         self.cosines: GradientCosines | None = None
         self.decisions: list[Decision] = []
         self._settings = AutopilotSettings(
-            level=math.log1p(cell.scale.settings(cell.learning_rate, cell.steps).learner.clip_high),
+            level=cell.mismatch_level,
             settle=max(16, 2 * cell.staleness),
             most_staleness=max(1, cell.staleness),
         )

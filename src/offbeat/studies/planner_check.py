@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from offbeat.studies.cell import Cell
 from offbeat.studies.grid import Sample, Trained, estimate
 from offbeat.theory.fits import median
 from offbeat.theory.pilot import PilotStep
@@ -39,14 +38,9 @@ def pilot_steps(run: Trained) -> list[PilotStep]:
     ]
 
 
-def level_of(cell: Cell) -> float:
-    """The mismatch at which a typical token of this cell meets the clip."""
-    return math.log1p(cell.scale.settings(cell.learning_rate, cell.steps).learner.clip_high)
-
-
 def predictions(run: Trained) -> dict[int, float]:
     """eta_max by staleness for runs of the pilot's length. ValueError where the pilot cannot say."""
-    found = estimate_pilot(pilot_steps(run), level_of(run.cell), resamples=20)
+    found = estimate_pilot(pilot_steps(run), run.cell.mismatch_level, resamples=20)
     return {s: plan(found, s, run.cell.steps).eta_max for s in PLANNED}
 
 

@@ -5,7 +5,7 @@ What is published says what these are for, not how they are computed; these defi
 - G_upd: the median over steps of ||theta_{t+1} - theta_t|| / eta_t;
 - R_batch: the distance ||theta_t - phi_t|| at which the mismatch of behaviour and target reaches `level`, mismatch
   taken as proportional to distance (its proportion is fitted). For a clipped objective the mismatch is the
-  root-mean-square log ratio sqrt(2 KL) and the level log(1 + clip): where a typical token meets the clip;
+  root-mean-square log ratio sqrt(2 KL) and the level the logarithm of its upper bound (`mismatch_level`);
 - drift law: ||theta_t - theta_0|| = eta G_upd scale t^exponent, fitted;
 - R_crit: the drift at which the run collapsed. A run that did not collapse only bounds it from below: it is *unseen*.
 
@@ -26,6 +26,7 @@ from offbeat.theory.laws import Reach
 BLOCK = 8
 """Steps resampled together: those of one run depend on each other over about an optimizer's memory."""
 FEWEST_STEPS = 2 * BLOCK
+USUAL_BOUND = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,14 @@ def estimate(steps: Sequence[PilotStep], level: float, seed: int = 0, resamples:
         eta=eta,
         steps=len(steps),
     )
+
+
+def mismatch_level(ratio_bounds: tuple[float, float] | None) -> float:
+    """The mismatch at which a typical token meets the upper bound of an objective on target / behaviour: its logarithm.
+    PPO's usual 1.2 where the objective has no bound, or one that is no bound (infinite, or 1).
+    """
+    high = ratio_bounds[1] if ratio_bounds is not None else math.inf
+    return math.log(high) if 1.0 < high < math.inf else math.log(USUAL_BOUND)
 
 
 def update_gain(steps: Sequence[PilotStep]) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from offbeat.commands.study import NAMES
 from offbeat.errors import RunDirectoryError, RunFailed
 from offbeat.studies import study as module
 from offbeat.studies.cell import Cell, Result
@@ -112,7 +113,7 @@ def test_a_row_is_whole_and_the_key_is_the_cell(tmp_path: Path) -> None:
 
 
 def test_every_study_has_cells_that_differ_and_a_smoke_grid_that_is_smaller() -> None:
-    for name in ("bias", "collapse", "two-constraint", "gac"):
+    for name in NAMES.split(", "):
         chosen = design(name)
         assert chosen is not None
         assert chosen.name == name

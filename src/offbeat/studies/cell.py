@@ -55,6 +55,7 @@ class Scale(msgspec.Struct, frozen=True):
                     "learning_rate": learning_rate,
                     "warmup_iterations": 0,
                     "final_learning_rate_share": 1.0,
+                    "measure_drift": False,
                     **learner,
                 },
             }

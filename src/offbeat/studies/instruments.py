@@ -40,11 +40,19 @@ class GradientCosines:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._lags = tuple(lags)
         self._past: deque[Tensor] = deque(maxlen=max(self._lags))
-        self.latest: dict[int, float | None] = dict.fromkeys(self._lags)
+        self._latest: dict[int, float | None] | None = None
         optimizer.register_step_pre_hook(self._see)
+
+    def take(self) -> dict[int, float | None]:
+        """Cosines by lag of the step since the last call, None where not valid. A step without a gradient, or one left
+        out, has none, and nothing is compared across it."""
+        taken, self._latest = self._latest, None
+        if taken is None:
+            self._past.clear()
+        return taken or dict.fromkeys(self._lags)
 
     def _see(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         gradient = flat_gradient(self._parameters)
-        for lag in self._lags:
-            self.latest[lag] = cosine(gradient, self._past[-lag]) if lag <= len(self._past) else None
-        self._past.append(gradient)
+        past = self._past
+        self._latest = {lag: cosine(gradient, past[-lag]) if lag <= len(past) else None for lag in self._lags}
+        past.append(gradient)

@@ -92,7 +92,8 @@ class Observer(Protocol):
 def conduct(design: Design, directory: Path, seeds: int, smoke: bool, observer: Observer) -> Outcome:
     """Make what is missing of a study and conclude. Give the same directory again to go on where it stopped.
 
-    Raises SettingsError or RunDirectoryError before anything is written, RunFailed where a cell fails.
+    Raises SettingsError or RunDirectoryError before anything is written, TaskError where the start policy cannot be
+    made, RunFailed where a cell fails.
     """
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: needs at least 1; 5 or more are evidence")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offbeat.errors import EngineError, WeightsError
 from offbeat.learner.step import OptimizerFactory, PolicyLearner, adamw
-from offbeat.models.gold import GoldAnswers, Limits, micro_batches, pad
+from offbeat.models.gold import GoldAnswers, Limits, Padded, micro_batches, pad
 from offbeat.models.tokens import load_tokenizer
 from offbeat.models.warm_start import MICRO_BATCH_TOKENS, exact_match_rates
 from offbeat.ports import Task
@@ -78,7 +78,7 @@ class Trainer:
         return exact_match_rates(self.learner.policy.model, *self._exam).sampled
 
 
-def _exam(task: Task, policy: Path, settings: Settings) -> tuple[list, int]:  # type: ignore[type-arg]
+def _exam(task: Task, policy: Path, settings: Settings) -> tuple[list[Padded], int]:
     limits = Limits(settings.rollout.context, settings.rollout.max_new_tokens)
     gold = GoldAnswers(task, load_tokenizer(policy), limits)
     prompts = task.held_out(settings.task.held_out)
@@ -109,7 +109,7 @@ def _curves(cell: Cell, trainer: Trainer, controls: Controls, say: Callable[[int
         except (EngineError, WeightsError):
             found.broke = step
             break
-        cosine = controls.cosines.latest[1]
+        cosine = controls.cosines.take()[1]
         _note(found, report, cosine)
         controls.saw(math.sqrt(2.0 * max(0.0, report.policy_lag_kl)), cosine)
         after = trainer.snapshots[step + 1]

@@ -13,9 +13,11 @@ from offbeat.studies.study import Design, Results
 START = 0.15
 
 
-def results(design: Design, seeds: int, values: Callable[[Cell, Draws], dict[str, Any]]) -> Results:
+def results(
+    design: Design, seeds: int, values: Callable[[Cell, Draws], dict[str, Any]], smoke: bool = False
+) -> Results:
     """The grid of a study with these values; each cell has its own random numbers."""
-    return [(cell, values(cell, Draws(stream_seed(1, cell.key)))) for cell in design.cells(seeds, smoke=False)]
+    return [(cell, values(cell, Draws(stream_seed(1, cell.key)))) for cell in design.cells(seeds, smoke)]
 
 
 def run(final: float, steps: int, collapse_at: int | None = None, cosine: float = 0.1) -> dict[str, Any]:

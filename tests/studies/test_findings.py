@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,9 @@ from offbeat.studies.bias import BiasStudy
 from offbeat.studies.cell import Cell
 from offbeat.studies.collapse import CollapseStudy
 from offbeat.studies.gac import GacStudy
-from offbeat.studies.study import Findings
+from offbeat.studies.page import html
+from offbeat.studies.registry import design
+from offbeat.studies.study import Findings, Outcome
 from offbeat.studies.two_constraint import TwoConstraintStudy
 from tests.studies.made_up import START, results, run
 
@@ -100,6 +105,21 @@ def test_collapse_time_inverse_to_rate_and_free_of_staleness_is_found() -> None:
     assert "is higher than in stable runs" in said(found, "cosine")
 
 
+@pytest.mark.parametrize("smoke", [True, False])
+@pytest.mark.parametrize("name", ["two-constraint", "collapse", "gac", "bias"])
+@pytest.mark.parametrize("learnt", [True, False])
+def test_every_study_has_a_page_whatever_came_of_it(name: str, smoke: bool, learnt: bool) -> None:
+    study = design(name)
+    assert study is not None
+    train = edge_values(lambda s: 5e-4) if learnt else lambda cell, draws: run(0.0, cell.steps, cosine=0.0)
+    values = bias_values(lambda s, eta: s * eta * learnt) if name == "bias" else train
+    found = study.findings(results(study, 2, values, smoke), smoke)
+    page = html(Outcome(name, Path("study"), 10, 2, smoke, 60.0, found))
+    assert all(escape(verdict) in page for verdict in found.verdicts)
+    assert page.count('data-figure="figure-') == sum(figure.spec is not None for figure in found.figures)
+    json.dumps(found.values, allow_nan=False)
+
+
 FINALS = {"sync": 0.8, "plain": 0.3, "autopilot": 0.7}
 
 
@@ -127,7 +147,7 @@ def test_a_gain_of_the_direction_is_not_explained_by_its_controls() -> None:
 
 def test_a_control_that_does_as_well_is_said_to_explain_the_gain() -> None:
     study = GacStudy()
-    finals = FINALS | {"cap": 0.5, "shrink only": 0.5, "random direction": 0.35}
+    finals = FINALS | {"cap": 0.5, "shrink only": 0.52, "random direction": 0.35}
     found = study.findings(results(study, 5, gac_values(finals, plain_at_best=0.7)), smoke=False)
     assert "'shrink only' explains cap's gain" in said(found, "'shrink only'")
     assert "A lower fixed learning rate explains cap's gain" in said(found, "lower fixed")

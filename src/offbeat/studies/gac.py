@@ -125,8 +125,11 @@ def best_less_plain(sample: Sample, arm: str, rates: Sequence[float]) -> float:
 
 
 def recovered(sample: Sample, arm: str, rate: float, rates: Sequence[float]) -> float:
-    """Final exact match at this rate over that of sync at its best."""
-    return final(sample, arm, rate) / best_final(sample, "sync", rates)
+    """Final exact match at this rate over that of sync at its best. ValueError where that is 0."""
+    best = best_final(sample, "sync", rates)
+    if best <= 0:
+        raise ValueError("sync ended at 0")
+    return final(sample, arm, rate) / best
 
 
 def best_final(sample: Sample, arm: str, rates: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from offbeat.theory.autopilot import AutopilotSettings, Decision, Instruments, advance, begin, fold, pressure_of
 from offbeat.theory.quadratic import DelayedQuadratic, exact_limit
+from tests.theory.make_traces import TRACES
 
 CURVATURES = (1.0, 0.7, 0.4, 0.2)
 SETTINGS = AutopilotSettings(level=1.0, alarm=None, settle=24, most_staleness=12, least_staleness=1)
@@ -123,3 +125,13 @@ def test_pressure_names_its_side() -> None:
     assert pressure_of((Instruments(0.1, 0.1, 1.0),), settings) == (0.5, "staleness")
     assert pressure_of((Instruments(0.01, 0.1, 9.0),), settings)[1] == "horizon"
     assert pressure_of((Instruments(0.01, 0.45, None),), settings)[1] == "alignment"
+
+
+@pytest.mark.parametrize(("trace", "levers"), [("K1", []), ("K3", ["learning rate"])])
+def test_on_recorded_traces_it_acts_only_where_the_clip_was_reached(trace: str, levers: list[str]) -> None:
+    """Live runs at K = 1 and K = 3: the first stays inside, the second begins at the edge (clip share 4 to 5 %)."""
+    mismatches = json.loads(TRACES.read_text())[trace]
+    settings = AutopilotSettings(level=math.log(1.2), most_staleness=3)
+    _, decisions = fold([Instruments(mismatch, None) for mismatch in mismatches], settings)
+    assert [decision.lever for decision in decisions] == levers
+    assert all(decision.step < 20 for decision in decisions), "only the beginning was at the edge"

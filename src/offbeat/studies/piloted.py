@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from offbeat.align import GAC
 from offbeat.learner.step import adamw
 from offbeat.settings import LearnerSettings
 from offbeat.studies.cell import Cell
@@ -29,7 +30,7 @@ class Controls:
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        self._gac: Any = None
+        self._gac: GAC | None = None
         self.cosines: GradientCosines | None = None
         self.decisions: list[Decision] = []
         self._settings = AutopilotSettings(
@@ -49,8 +50,6 @@ class Controls:
         if self._state is not None:
             chosen |= {"mode": "cap", "c_low": 1 - 1e-6, "c_high": 1.0}
         if chosen:
-            from offbeat.align import GAC
-
             self._gac = GAC(made, seed=self._cell.seed, update_cosine=False, **chosen)
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,6 +63,10 @@ def _bar(console: object) -> Progress:
     )  # fmt: skip
 
 
+LINE_SECONDS = 10.0
+"""Where standard error is no terminal, a line so often."""
+
+
 class _Watch:
     """Progress over steps, for cells differ in length; a line for each finished cell."""
 
@@ -70,9 +75,11 @@ class _Watch:
         self._task: TaskID = progress.add_task("start policy", total=1.0)
         self._cells = self._done = 0
         self._under_way: dict[str, int] = {}
+        self._due = 0.0
 
     def preparing(self, note: str, share: float) -> None:
         self._progress.update(self._task, description=note, completed=share)
+        self._line()
 
     def begins(self, cells: int, kept: int, steps: int) -> None:
         self._cells, self._done = cells, kept
@@ -82,12 +89,20 @@ class _Watch:
         ahead = done - self._under_way.get(cell.key, 0)
         self._under_way[cell.key] = done
         self._progress.update(self._task, advance=ahead)
+        self._line()
 
     def finished(self, cell: Cell, seconds: float) -> None:
         self._done += 1
         rest = cell.steps - self._under_way.pop(cell.key, 0)
         self._progress.update(self._task, advance=rest, description=self._words())
         self._progress.console.print(f"{cell.name}: {seconds:.1f} s", style="dim", highlight=False)
+
+    def _line(self) -> None:
+        if not self._progress.console.is_terminal and monotonic() >= self._due:
+            task = self._progress.tasks[self._task]
+            words = f"{task.description}, {task.percentage:.0f} %"
+            self._progress.console.print(words, highlight=False, markup=False, soft_wrap=True)
+            self._due = monotonic() + LINE_SECONDS
 
     def _words(self) -> str:
         return f"cell {self._done} of {self._cells}"

@@ -178,21 +178,21 @@ def recovery_verdict(arm: str, found: Estimate) -> str:
 
 
 def explanations(versus: dict[str, Estimate], best: dict[str, Estimate]) -> list[str]:
-    """Which control explains what cap gains, by the declared rule; the last line is about the best fixed rate."""
-    found = []
+    """Whether there is a gain, and which control explains it, by the declared rule; the last line is about the best
+    fixed rate."""
     over_plain = versus["plain"]
-    found.append(
-        f"At the edge cap {'beats' if over_plain.is_positive else 'does not beat'} plain: {over_plain.shown('+.3f')}."
-    )
-    for control in (name for name in CONTROLS if name in versus):
-        difference = versus[control]
-        verb = "does not explain" if difference.is_positive else "explains"
-        found.append(f"'{control}' {verb} cap's gain at the edge: cap less it {difference.shown('+.3f')}.")
+    shown = over_plain.shown("+.3f")
+    if over_plain.is_positive:
+        found = [f"At the edge cap beats plain: {shown}."]
+        for control in (name for name in CONTROLS if name in versus):
+            verb = "does not explain" if versus[control].is_positive else "explains"
+            found.append(f"'{control}' {verb} cap's gain at the edge: cap less it {versus[control].shown('+.3f')}.")
+    else:
+        found = [f"At the edge cap does not beat plain ({shown}): there is no gain for a control to explain."]
     lower = best["cap"]
     verb = "does not explain" if lower.is_positive else "explains"
-    best_rates = f"at the best rate of each, cap less plain {lower.shown('+.3f')}"
-    found.append(f"A lower fixed learning rate {verb} cap's gain: {best_rates}.")
-    return found
+    difference = f"at the best rate of each, cap less plain {lower.shown('+.3f')}"
+    return [*found, f"A lower fixed learning rate {verb} what cap gains: {difference}."]
 
 
 def _sweep(seeds: Sample, rates: Sequence[float]) -> Figure:

@@ -29,7 +29,7 @@ def projected(gradient: list[float], past: list[float] | None, cap: float) -> li
     if c is None or c <= cap:
         return gradient
     assert past is not None
-    alpha = cap * math.sqrt(1 - c * c) / (c * math.sqrt(1 - cap * cap)) if cap < 1 else 1.0
+    alpha = cap * math.sqrt(max(0.0, 1 - c * c)) / (c * math.sqrt(1 - cap * cap)) if cap < 1 else 1.0
     share = (1 - alpha) * c * math.hypot(*gradient) / math.hypot(*past)
     return [g - share * p for g, p in zip(gradient, past, strict=True)]
 
@@ -135,3 +135,17 @@ def test_on_recorded_traces_it_acts_only_where_the_clip_was_reached(trace: str, 
     _, decisions = fold([Instruments(mismatch, None) for mismatch in mismatches], settings)
     assert [decision.lever for decision in decisions] == levers
     assert all(decision.step < 20 for decision in decisions), "only the beginning was at the edge"
+
+
+@pytest.mark.parametrize("cap", [0.9, 0.05])
+@pytest.mark.parametrize("beyond", [0.5, 2.0, 4.0])
+def test_without_noise_projection_holds_the_quadratic_anywhere_and_leads_nowhere(beyond: float, cap: float) -> None:
+    """All of a noiseless gradient is aligned with the one before: with it goes the divergence, and the progress."""
+    bed, past, losses = DelayedQuadratic(CURVATURES, 12), None, []
+    for _ in range(1000):
+        gradient = bed.gradient()
+        update, past = projected(gradient, past, cap), gradient
+        bed.move([-beyond * exact_limit(12) * g for g in update])
+        losses.append(bed.loss)
+    assert max(losses) < 1.15
+    assert losses[-1] > 0.7 * losses[0]

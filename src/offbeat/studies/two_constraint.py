@@ -79,7 +79,7 @@ class TwoConstraintStudy:
                 statistic = partial(edge_slope, stalenesses=members, edge=edge)
                 slope = estimate(seeds, statistic, f"{name} {region}")
                 values[f"slope_{name.replace(' ', '_')}_{region.replace('-', '_')}"] = slope.to_json()
-                verdicts.append(slope_verdict(f"{name} edge, {region}", slope, predicted, members))
+                verdicts.append(slope_verdict(f"{name} edge, {region}", slope, predicted))
             key = f"planner_{name.replace(' ', '_')}"
             values[key], verdict = check(seeds, ARM, rates, edge, name)
             verdicts.append(verdict)
@@ -123,10 +123,10 @@ def edge_slope(sample: Sample, stalenesses: Sequence[int], edge: Edge) -> float:
     return power_law([s for s, _ in points], [e for _, e in points]).slope
 
 
-def slope_verdict(what: str, found: Estimate, predicted: float, stalenesses: Sequence[int]) -> str:
+def slope_verdict(what: str, found: Estimate, predicted: float) -> str:
     """One sentence, by rule."""
     if found.value is None:
-        return f"{what}: no slope, fewer than two edges of S = {', '.join(map(str, stalenesses))} are on the grid."
+        return f"{what}: no slope, for fewer than two of its edges are on the grid."
     word = "as predicted" if abs(found.value - predicted) <= TOLERANCE else "not as predicted"
     return f"{what}: slope {found.shown('.2f')}, {word} ({predicted:g} ± {TOLERANCE})."
 

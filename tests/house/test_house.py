@@ -21,6 +21,7 @@ RANK = {
     "events": 1,
     "ports": 2,
     "task_settings": 0,
+    "objectives": 0.5,
     "settings_sections": 1,
     "settings_rules": 2,
     "settings": 3,
@@ -182,7 +183,9 @@ def test_the_main_loop_is_one_page() -> None:
     assert len((SOURCE / "loop.py").read_text().splitlines()) <= 80
 
 
-@pytest.mark.parametrize("module", ["offbeat.cli", "offbeat.settings", "offbeat.flow.scheduler", "offbeat.tasks"])
+@pytest.mark.parametrize(
+    "module", ["offbeat.cli", "offbeat.settings", "offbeat.objectives", "offbeat.flow.scheduler", "offbeat.tasks"]
+)
 def test_cold_imports_bring_no_torch(module: str) -> None:
     heavy = "torch", "transformers", "plotly", "reasoning_gym"
     code = f"import sys, {module}; print(sorted(set({heavy}) & set(sys.modules)))"

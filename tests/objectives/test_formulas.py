@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -39,6 +39,8 @@ VARIANTS: list[Objective] = [
         ]
     ),
 ]
+FEW = settings(max_examples=20, deadline=None)
+"""For tests that run once for each of two dozen variants."""
 EACH = pytest.mark.parametrize("objective", VARIANTS, ids=lambda objective: repr(objective)[:60])
 
 
@@ -47,7 +49,9 @@ def problems(draw: st.DrawFn, spread: float = 4.0) -> Problem:
     lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
     logprob = st.floats(-spread, 0).map(lambda x: round(x, 4))
     target, proximal, behaviour = ([draw(st.lists(logprob, min_size=n, max_size=n)) for n in lengths] for _ in range(3))
-    advantages = draw(st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=len(lengths), max_size=len(lengths)))
+    advantages = draw(
+        st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=len(lengths), max_size=len(lengths))
+    )
     return Problem(target, proximal, behaviour, advantages)
 
 
@@ -97,6 +101,7 @@ def parameters(objective: Objective) -> dict[str, Any]:
 
 
 @EACH
+@FEW
 @given(problem=problems() | problems(spread=0.3))
 def test_agrees_with_the_formula_and_its_derivative(objective: Objective, problem: Problem) -> None:
     loss, gradient, _ = loss_and_gradient(objective, problem)
@@ -111,6 +116,7 @@ def test_agrees_with_the_formula_and_its_derivative(objective: Objective, proble
 
 
 @EACH
+@FEW
 @given(problem=problems())
 def test_on_policy_gradient_is_that_of_reinforce(objective: Objective, problem: Problem) -> None:
     """At target = proximal = behaviour: -A / divisor at every token, the objective table's column."""
@@ -125,6 +131,7 @@ def test_on_policy_gradient_is_that_of_reinforce(objective: Objective, problem: 
 
 
 @EACH
+@FEW
 @given(problem=problems())
 def test_gradients_of_micro_batches_add_up_to_the_whole(objective: Objective, problem: Problem) -> None:
     whole_loss, whole, sums = loss_and_gradient(objective, problem)

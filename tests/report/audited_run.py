@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -34,19 +35,30 @@ def settings(**schedule: object) -> Settings:
 def run_of(rows: Sequence[tuple[e.Event, float, Sequence[e.Command]]], chosen: Settings) -> Run:
     """A run as it would be read, with sound payloads for all that finished and was scored."""
     records, prompts, payloads = [], {}, {}
-    versions = span_versions(rows)
+    versions, rewards, tokens, trains = span_versions(rows), {}, {}, {}
     for seq, (event, now, commands) in enumerate(rows, start=1):
         if isinstance(event, e.Trained):
-            report = msgspec.structs.replace(event.report, iteration=event.version - 1, trajectories=BATCH)
+            members = [g * GROUP + i for g in trains[event.version - 1].group_ids for i in range(GROUP)]
+            report = msgspec.structs.replace(
+                event.report, iteration=event.version - 1, trajectories=BATCH, tokens=sum(tokens[t] for t in members),
+                reward_mean=fmean(rewards[t] for t in members),
+            )  # fmt: skip
             event = msgspec.structs.replace(event, report=report, digest=f"{event.version:064x}")
         records.append(Record(seq, now, event, tuple(commands)))
         if isinstance(event, e.Finished):
             key = (event.trajectory_id, event.attempt)
-            spans, tokens = versions[key], event.tokens
-            payloads[key] = PayloadFacts(spans, tokens, tokens, True, event.finish_reason, key)
+            spans = versions[key]
+            payloads[key] = PayloadFacts(spans, event.tokens, event.tokens, True, event.finish_reason, key)
+            tokens[event.trajectory_id] = event.tokens
+        if isinstance(event, e.Scored):
+            key = (event.trajectory_id, event.attempt)
+            rewards[event.trajectory_id] = event.reward
+            payloads[key] = msgspec.structs.replace(payloads[key], reward=event.reward)
         for command in commands:
             if isinstance(command, e.Generate):
                 prompts[command.group_id] = PromptFacts(command.prompt_id, "running-sum", "1+2=", "3", 4)
+            if isinstance(command, e.Train):
+                trains[command.iteration] = command
     return Run(Path("run"), {}, chosen, tuple(records), prompts, payloads)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat import events as e
-from offbeat.records import StepReport, Trajectory
+from offbeat.records import Instruments, StepReport, Trajectory
 from offbeat.settings import Settings, settings_from
 
 TABLES = """
@@ -131,4 +131,22 @@ def step_report(
         consecutive_skips=skipped,
         train_seconds=0.4,
         publish_seconds=0.05,
+        instruments=instruments(iteration, rng),
+    )
+
+
+def instruments(iteration: int, rng: random.Random) -> Instruments:
+    """A policy that drifts ballistically; nothing was of staleness 1, and the first iteration had nothing stale."""
+    stale = iteration > 2
+    return Instruments(
+        staleness_mean=2.0 * stale,
+        effective_sample_size=rng.uniform(0.6, 1.0),
+        clip_share_by_staleness=(rng.uniform(0, 0.01), None, rng.uniform(0, 0.05)) if stale else (0.0,),
+        lag_kl_by_staleness=(rng.uniform(0, 1e-3), None, rng.uniform(0, 5e-3)) if stale else (0.0,),
+        rate_scale=1.0,
+        g_upd=rng.uniform(200, 300),
+        iteration_drift=0.1,
+        drift_from_start=0.1 * (iteration + 1),
+        drift_by_staleness=(0.0, 0.1, 0.2) if stale else (0.0,),
+        drift_exponent=1.0,
     )

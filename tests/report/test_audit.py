@@ -57,7 +57,17 @@ def test_json_begins_with_the_agreed_keys(good: Run) -> None:
     assert told["recomputed"] == 0
     assert told["max_logprob_error"] is None
     assert told["spans_per_trajectory"] == 1
-    assert told["promised"] == ["c1", "lost", "consumed_twice", "c3", "conservation", "versions", "rewards", "payloads"]
+    assert told["promised"] == [
+        "c1",
+        "lost",
+        "consumed_twice",
+        "c3",
+        "conservation",
+        "versions",
+        "rewards",
+        "payloads",
+        "prompts",
+    ]
 
 
 def test_staleness_and_lengths_by_hand(good: Run) -> None:
@@ -81,10 +91,17 @@ def test_staleness_and_lengths_by_hand(good: Run) -> None:
 
 
 def test_recomputed_logprobs_count(good: Run) -> None:
-    assert audit(good).with_recomputed(5, 1e-6).ok
-    assert not audit(good).with_recomputed(5, 0.5).ok
-    assert not audit(good).with_recomputed(5, float("inf")).ok
-    assert audit(good).with_recomputed(5, 1e-6).to_json()["recomputed"] == 5
+    assert audit(good).with_recomputed(5, 5, 1e-6).ok
+    assert not audit(good).with_recomputed(5, 5, 0.5).ok
+    assert not audit(good).with_recomputed(5, 5, float("inf")).ok
+    assert audit(good).with_recomputed(5, 5, 1e-6).to_json()["recomputed"] == 5
+
+
+def test_evidence_that_was_asked_for_and_cannot_be_had_is_not_ok(good: Run) -> None:
+    found = audit(good).with_recomputed(10, 0, None)
+    assert not found.ok
+    assert any("recomputed 0 trajectories of 10" in line for line in found._numbers())
+    assert audit(run_of([], settings())).with_recomputed(10, 0, None).ok, "nothing was consumed yet"
 
 
 def test_through_the_real_run_log(tmp_path: Path, good: Run) -> None:

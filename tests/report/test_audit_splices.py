@@ -85,7 +85,7 @@ def test_what_is_given_up_is_counted_by_hand(spliced: Run) -> None:
     spans = fmean(len(spliced.payloads[key].span_versions) for key in consumed_keys(spliced))
     assert told["spans_per_trajectory"] == pytest.approx(spans)
     assert spans > 1
-    assert told["promised"] == ["lost", "consumed_twice", "conservation", "versions", "rewards", "payloads"]
+    assert told["promised"] == ["lost", "consumed_twice", "conservation", "versions", "rewards", "payloads", "prompts"]
     assert told["ok"]
 
 

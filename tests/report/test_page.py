@@ -20,7 +20,7 @@ from tests.report.simulated_run import EditableRun, Row, simulated_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page cannot be drawn")
-FIGURES = 4 + 3 + 2 + 6 + 1  # learning, throughput, staleness and lengths, the learner's health, the timeline
+FIGURES = 4 + 3 + 2 + 6 + 6 + 1  # learning, throughput, staleness and lengths, health, stability, the timeline
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_incidents_are_listed(made: EditableRun, tmp_path: Path) -> None:
 def test_a_broken_law_is_shown_with_its_evidence(made: EditableRun, tmp_path: Path) -> None:
     payloads = dict(made.payloads)
     del payloads[0, max(attempt for t, attempt in payloads if t == 0)]
-    damaged = EditableRun(made.settings, made.rows, payloads, made.rewards, {})
+    damaged = EditableRun(made.settings, made.rows, payloads, made.rewards, made.prompt_ids)
     text = own_text(write_report(damaged.write(tmp_path / "run")))
     assert ">1 broken<" in text
     assert "its payload is not stored" in text

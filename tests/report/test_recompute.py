@@ -127,7 +127,7 @@ def test_honest_payloads_agree(honest: tuple[EditableRun, Path]) -> None:
     assert done == consumed_of_kept(made, made.settings.schedule.group_size) > 0
     assert error is not None
     assert 0 < error < 1e-4
-    assert audit(run).with_recomputed(done, error).ok
+    assert audit(run).with_recomputed(20, done, error).ok
 
 
 def test_cut_distributions_agree(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_lie_about_one_token_shows(honest: tuple[EditableRun, Path], copy: Pat
     assert done == 2
     assert error == pytest.approx(0.25, abs=1e-4)
     assert audit(run).ok
-    assert not audit(run).with_recomputed(done, error).ok
+    assert not audit(run).with_recomputed(20, done, error).ok
 
 
 def test_sampled_by_another_version_shows(honest: tuple[EditableRun, Path], copy: Path) -> None:

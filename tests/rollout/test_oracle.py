@@ -9,9 +9,10 @@ import torch
 
 from offbeat.ports import Completion, Request, Sampling
 from offbeat.rollout.batch import whole_sequence
+from offbeat.rollout.cache import BlockCache
 from offbeat.rollout.config import read_shape
 from offbeat.rollout.engine import Engine
-from offbeat.rollout.forward import logits, rotation_table
+from offbeat.rollout.forward import Forward
 from offbeat.rollout.weights import read_weights
 from tests.rollout.tiny import EOS, FAMILIES, VOCAB, built, oracle_distribution, oracle_logits, weights
 
@@ -43,10 +44,10 @@ def test_prefill_logits(family: str) -> None:
     model, directory = built(family)
     shape = read_shape(directory)
     tokens = prompt(140, 1)
-    ours = logits(
-        shape, rotation_table(shape, 150), whole_sequence(tokens, 0, read_weights(weights(family), shape)), None
-    )
-    torch.testing.assert_close(ours, oracle_logits(model, tokens), rtol=CLOSE, atol=CLOSE)
+    cache = BlockCache(shape, 1, 150)
+    cache.reserve(0, 140)
+    ours = Forward(shape, 150).logits([whole_sequence(tokens, 0, read_weights(weights(family), shape))], cache)
+    torch.testing.assert_close(torch.from_numpy(ours), oracle_logits(model, tokens), rtol=CLOSE, atol=CLOSE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from offbeat.comparison.contestants import Contestant, Order
 from offbeat.comparison.measures import Measures, measure
 from offbeat.comparison.page import html
 from offbeat.comparison.result import Entry, entries, to_json
-from offbeat.comparison.runs import LOG_NAME, check_same_start, make_run
+from offbeat.comparison.runs import LOG_NAME, check_same_start, hold, make_run
 from offbeat.errors import RunDirectoryError, SettingsError
 from offbeat.report.page import write_page
 from offbeat.report.read import Run
@@ -45,12 +46,21 @@ def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], Non
     if not ours and (directory.is_file() or any(directory.iterdir())):
         raise RunDirectoryError(f"--out {directory}: exists and is no comparison; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / LOG_NAME).touch()
+    lock = hold(directory / LOG_NAME, str(directory))
+    try:
+        return _compare(directory, order, planned, lock, warmup, say)
+    finally:
+        os.close(lock)
+
+
+def _compare(
+    directory: Path, order: Order, planned: list[Contestant], lock: int, warmup: int, say: Callable[[str], None]
+) -> Comparison:
     measured: dict[Contestant, Measures] = {}
     runs: dict[Contestant, Run] = {}
     for place, contestant in enumerate(planned, start=1):
         label = f"run {place} of {len(planned)}: "
-        runs[contestant] = make_run(directory, order.config, contestant, partial(_say_after, label, say))
+        runs[contestant] = make_run(directory, order.config, contestant, lock, partial(_say_after, label, say))
         measured[contestant] = measure(runs[contestant], warmup)
     check_same_start(runs)
     found = entries(measured)

@@ -1,13 +1,18 @@
 """Makes the runs of a comparison, one process after the other, and keeps what is finished.
 
-*One at a time rule*: no two runs share the machine. A comparison that was interrupted goes on in the same directory:
-finished runs with the same settings are used as they are, an unfinished one is made anew (a resume would count start-up
-and repeated work as speed). Knows processes and directories, no figures.
+*One at a time rule*: no two runs share the machine, and none outlives its comparison: whatever ends this process ends
+the run it waits for, and until that run is gone its directory is held. A comparison that was interrupted goes on in
+the same directory: finished runs with the same settings are used as they are, an unfinished one is made anew (a resume
+would count start-up and repeated work as speed). Knows processes and directories, no figures.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,10 +30,32 @@ class RunFailed(OffbeatError):
     """A run of the comparison did not finish."""
 
 
-def make_run(directory: Path, config: Path | None, contestant: Contestant, say: Callable[[str], None]) -> Run:
-    """Make the run of a contestant, or find it finished; its log.
+def hold(file: Path, what: str) -> int:
+    """Lock a file, made if need be, for this process and those that inherit the descriptor, which is returned.
 
-    Raises RunDirectoryError where a run with other settings lies there, RunFailed with its last words where it fails.
+    Raises RunDirectoryError saying that `what` is in use where another process holds it."""
+    held = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise RunDirectoryError(f"{what} is in use by another process; wait until it has ended, or end it") from None
+    return held
+
+
+def _end_with_parent() -> None:
+    """In the new process: ask to be terminated, gently, when the comparison ends in whatever way (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def make_run(
+    directory: Path, config: Path | None, contestant: Contestant, lock: int, say: Callable[[str], None]
+) -> Run:
+    """Make the run of a contestant, or find it finished; its log. `lock` is what `hold` gave for the directory.
+
+    Raises RunDirectoryError where a run with other settings lies there or somebody uses it, RunFailed with its last
+    words where it fails.
     """
     place = directory / contestant.name
     if place.exists():
@@ -38,6 +65,7 @@ def make_run(directory: Path, config: Path | None, contestant: Contestant, say: 
         if tell(found).outcome == "finished":
             say(f"{contestant.name}: made earlier, used as it is")
             return found
+        os.close(hold(place / "lock", str(place)))
         shutil.rmtree(place)
     say(contestant.name)
     arguments = [*([str(config)] if config else []), "--out", str(place)]
@@ -46,7 +74,9 @@ def make_run(directory: Path, config: Path | None, contestant: Contestant, say: 
         log.write(f"== {contestant.name}\n")
         log.flush()
         command = [sys.executable, "-m", "offbeat.cli", "train", *arguments, "--json"]
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), preexec_fn=_end_with_parent
+        ).returncode
     if code:
         words = (directory / LOG_NAME).read_text(encoding="utf-8").strip().splitlines()[-1]
         raise RunFailed(f"{contestant.name}: {words}; see {directory / LOG_NAME}, then give the command again")

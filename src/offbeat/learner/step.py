@@ -132,9 +132,10 @@ class PolicyLearner:
         lags = self._drifts_to_behaviour(samples)
         updates = [self._update(part) for part in samples]
         self.version += 1
+        drift = self._drift(lags, updates, learning_rate)
         return report(
             batch, updates, zero_advantage_groups(chain.from_iterable(samples)), learning_rate, self.consecutive_skips,
-            time.perf_counter() - started, self._drift(lags, updates, learning_rate),
+            time.perf_counter() - started, drift,
         )  # fmt: skip
 
     def _samples(self, batch: Batch) -> list[list[Sample]]:

@@ -143,7 +143,7 @@ def _instruments(updates: Sequence[Update], done: Sequence[Update], drift: Drift
     return Instruments(
         staleness_mean=sum(u.staleness_sum for u in updates) / (sum(u.trajectories for u in updates) or 1),
         effective_sample_size=statistics.fmean(u.effective_sample_size for u in done) if done else 1.0,
-        clip_share_by_staleness=tuple(clipped / tokens if tokens else None for tokens, clipped, _ in of),
+        clip_share_by_staleness=tuple(_finite(clipped / tokens) if tokens else None for tokens, clipped, _ in of),
         lag_kl_by_staleness=tuple(_finite(lag_kl / tokens) if tokens else None for tokens, _, lag_kl in of),
         rate_scale=statistics.fmean(u.rate_scale for u in done) if done else 1.0,
         g_upd=_finite(statistics.fmean(moved)) if moved else None,

@@ -19,13 +19,13 @@ class GeoRs(ProximalClip):
     """1[lowest <= geometric mean of proximal / behaviour <= highest] times PPO's term in u = target / proximal."""
 
     name: Literal["geo-rs"] = "geo-rs"
-    lowest: Annotated[float, Field(ge=0)] = 0.99
-    highest: Ratio = 1.01
+    lowest: Annotated[float, Field(ge=0)] = 0.95
+    highest: Ratio = 1.05
 
     TITLE: ClassVar = "Geo-RS"
     FORMULA: ClassVar = "1[C_low ≤ (Π proximal / behaviour)^(1/L) ≤ C_high] min(u A, clip(u) A)"
     SOURCE: ClassVar = "verl docs/algo/rollout_corr_math.md section 3.3.3; richardli.xyz/rl-collapse"
-    READING: ClassVar = "verl's window (1.0001 to 1.001) is for two engines of one version; 1 % is ours, for stale data"
+    READING: ClassVar = "verl's window (1.0001 to 1.001) is for two engines of one version; 5 % is ours, for stale data"
 
     @model_validator(mode="after")
     def _window(self) -> GeoRs:

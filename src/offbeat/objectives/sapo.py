@@ -20,7 +20,7 @@ class Sapo(Objective):
     TITLE: ClassVar = "SAPO"
     FORMULA: ClassVar = "f(r) A, f(x) = 4/τ sigmoid(τ (x − 1)), r = target / behaviour; τ by the sign of A"
     SOURCE: ClassVar = "2511.20347"
-    READING: ClassVar = "summed over tokens; nothing is clipped, so the clip share is 0"
+    READING: ClassVar = "mean over all tokens; nothing is clipped, so the clip share is 0"
 
     def terms(self, tokens: Tokens, bounds: Bounds = ()) -> Terms:
         advantages = tokens.advantages

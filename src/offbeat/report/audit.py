@@ -1,6 +1,7 @@
 """The audit of a run: every law checked from the log alone, with counts, evidence and the numbers behind them.
 
-*Independence*: nothing here shares code with the scheduler that made the run; a defect there cannot hide here.
+*Independence*: nothing here shares code with the scheduler that made the run; a defect there cannot hide here. The
+settings are shared, with what is derived from them: the bound is the one the user set.
 This file does not know weights: `offbeat.report.recompute` does.
 """
 
@@ -100,14 +101,22 @@ class Audit:
     quarantine_reasons: dict[str, int] = field(default_factory=dict)
     versions: int = 0
     spans_per_trajectory: float | None = None
+    recompute_asked: int = 0
     recomputed: int = 0
     max_logprob_error: float | None = None
 
     @property
     def ok(self) -> bool:
-        """No promised law is broken, and recomputed log-probs, if any, are the stored ones up to rounding."""
+        """No promised law is broken, and recomputed log-probs are the stored ones up to rounding.
+
+        Where recomputing was asked for and something was consumed, at least one must have been recomputed."""
         told_true = self.max_logprob_error is None or self.max_logprob_error <= LOGPROB_TOLERANCE
-        return self.conservation.holds and told_true and not self.broken
+        return self.conservation.holds and told_true and not self.broken and not self.unheard
+
+    @property
+    def unheard(self) -> bool:
+        """Recomputing was asked for, and of all that was consumed nothing could be recomputed."""
+        return self.recompute_asked > 0 and self.trajectories > 0 and self.recomputed == 0
 
     @property
     def broken(self) -> list[Law]:
@@ -118,8 +127,8 @@ class Audit:
         """The law in words; says so where the schedule does not promise it."""
         return SENTENCES[law] + ("" if law in self.promised else f" (not promised by {self.schedule})")
 
-    def with_recomputed(self, recomputed: int, max_logprob_error: float | None) -> Audit:
-        return replace(self, recomputed=recomputed, max_logprob_error=max_logprob_error)
+    def with_recomputed(self, asked: int, recomputed: int, max_logprob_error: float | None) -> Audit:
+        return replace(self, recompute_asked=asked, recomputed=recomputed, max_logprob_error=max_logprob_error)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `offbeat verify --json` prints. Plain numbers, strings, lists and dicts."""
@@ -138,6 +147,7 @@ class Audit:
             },
             "recomputed": self.recomputed,
             "max_logprob_error": self.max_logprob_error,
+            "recompute_asked": self.recompute_asked,
             "ok": self.ok,
             "outcome": self.outcome,
             "promised": list(self.promised),
@@ -183,11 +193,13 @@ class Audit:
         if lengths.finished is not None and lengths.trained is not None:
             lines.append(f"response length: trained on {lengths.trained:.1f} tokens, finished {lengths.finished:.1f}")
         lines += [f"quarantined groups: {count} x {reason}" for reason, count in self.quarantine_reasons.items()]
-        if self.max_logprob_error is not None:
-            lines.append(
-                f"recomputed {self.recomputed} trajectories from stored weights:"
-                f" largest log-prob difference {self.max_logprob_error:.2e}"
+        if self.recompute_asked:
+            found = (
+                "no consumed trajectory has kept weights of its version"
+                if self.max_logprob_error is None
+                else f"largest log-prob difference {self.max_logprob_error:.2e}"
             )
+            lines.append(f"recomputed {self.recomputed} trajectories of {self.recompute_asked} asked for: {found}")
         return lines
 
 

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from offbeat.report.laws import Breach, promised
+from offbeat.report.prompt_checks import prompts_kept, reports_agree
 from offbeat.report.read import PayloadFacts, Run
 from offbeat.report.splices import of_several_versions, spliced_soundly
 from offbeat.report.story import Consumption, Story
@@ -249,6 +250,9 @@ def payloads_sound(run: Run, story: Story) -> Iterator[Breach]:
                 if (trajectory_id, attempt) not in run.payloads:
                     what = f"trajectory {trajectory_id}, attempt {attempt}, iteration {batch.iteration}"
                     yield Breach("payloads", f"{what} (seq {batch.train_seq}): its payload is not stored")
+                elif run.payloads[trajectory_id, attempt].reward is None:
+                    what = f"trajectory {trajectory_id}, attempt {attempt}, iteration {batch.iteration}"
+                    yield Breach("payloads", f"{what} (seq {batch.train_seq}): no reward is stored with its payload")
     for trajectory_id, heard in story.accepted.items():
         payload = run.payloads.get((trajectory_id, heard.event.attempt))
         if payload is None:
@@ -284,4 +288,6 @@ CHECKS = (
     rewards_scored,
     payloads_sound,
     spliced_soundly,
+    prompts_kept,
+    reports_agree,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Law = Literal["c1", "lost", "consumed_twice", "c3", "conservation", "versions", "rewards", "payloads"]
+Law = Literal["c1", "lost", "consumed_twice", "c3", "conservation", "versions", "rewards", "payloads", "prompts"]
 LAWS: tuple[Law, ...] = get_args(Law)
 
 SENTENCES: dict[Law, str] = {
@@ -21,6 +21,7 @@ SENTENCES: dict[Law, str] = {
     "versions": "versions follow each other, one per batch",
     "rewards": "every consumed trajectory has one accepted reward",
     "payloads": "what was trained on is stored as it was announced",
+    "prompts": "a group is of one prompt, and no prompt is passed over",
 }
 
 NOT_PROMISED: dict[str, frozenset[Law]] = {

@@ -18,6 +18,7 @@ from offbeat.report.audit import Audit, audit
 from offbeat.report.figures_flow import length_figure, staleness_figure
 from offbeat.report.figures_health import learner_figures
 from offbeat.report.figures_learning import learning_figures
+from offbeat.report.figures_stability import stability_figures
 from offbeat.report.figures_throughput import throughput_figures
 from offbeat.report.read import Run, read_run
 from offbeat.report.sections import (
@@ -74,6 +75,7 @@ def html(run: Run, audited: Audit) -> str:
             card(staleness_figure(run, story)) + card(length_figure(run, story)) + response_section(run, story),
         ),
         section("The learner's health", "".join(map(card, learner_figures(run, story)))),
+        _stability(run, story),
         section("Integrity", audit_section(audited) + incident_section(run)),
         section("Settings", settings_section(run.settings)),
     ]
@@ -123,6 +125,12 @@ def _asset(name: str) -> str:
 def section(title: str, body: str) -> str:
     """A heading and a grid of cards."""
     return f'<h2>{escape(title)}</h2>\n<div class="grid">{body}</div>\n'
+
+
+def _stability(run: Run, story: Story) -> str:
+    """Nothing at all for the log of a version that did not measure it."""
+    figures = stability_figures(run, story)
+    return section("Stability", "".join(map(card, figures))) if figures else ""
 
 
 def _timeline(run: Run, story: Story) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from offbeat import events as e
@@ -25,7 +26,10 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
     newest version evaluated), exact_match_sampled_before, exact_match_sampled_after, trajectories (consumed),
     trajectories_per_second, tokens_per_second (prompt and response tokens of consumed trajectories; the seconds run
     from the first Generate to the last Trained), staleness {mean, max, bound} in publishes (bound None where the
-    schedule promises none), lost, consumed_twice (trajectories), wall_seconds, report.
+    schedule promises none), stability (None before the first iteration and in
+    logs without instruments; its keys are those of records.Instruments, over all iterations: policy_lag_kl,
+    effective_sample_size, clip_share and g_upd as means, drift_from_start and drift_exponent at the end, cycle_drift as
+    the largest), lost, consumed_twice (trajectories), wall_seconds, report.
     """
     audited = audited or audit(run)
     story = tell(run)
@@ -51,10 +55,30 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
             "max": stale.max if trajectories else None,
             "bound": stale.bound if "c3" in audited.promised else None,
         },
+        "stability": stability(story),
         "lost": audited.breaches["lost"],
         "consumed_twice": audited.breaches["consumed_twice"],
         "wall_seconds": run.wall_seconds if run.records else None,
         "report": str(report) if report.is_file() else None,
+    }
+
+
+def stability(story: Story) -> dict[str, float | None] | None:
+    """The instruments of a run in one object; a value that was never measured is None."""
+    reports = [trained.report for _, _, trained in story.publishes if trained.report.instruments is not None]
+    if not reports:
+        return None
+    measured = [report.instruments for report in reports if report.instruments is not None]
+    norms = [each.g_upd for each in measured if each.g_upd is not None]
+    cycles = [each.cycle_drift for each in measured if each.cycle_drift is not None]
+    return {
+        "policy_lag_kl": fmean(report.policy_lag_kl for report in reports),
+        "effective_sample_size": fmean(each.effective_sample_size for each in measured),
+        "clip_share": fmean(report.clip_share for report in reports),
+        "g_upd": fmean(norms) if norms else None,
+        "drift_from_start": measured[-1].drift_from_start,
+        "drift_exponent": measured[-1].drift_exponent,
+        "cycle_drift": max(cycles, default=None),
     }
 
 

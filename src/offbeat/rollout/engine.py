@@ -8,24 +8,27 @@ formula-level parts are `forward`, `attention` and `sampling`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offbeat.errors import EngineError
 from offbeat.ports import Completion, Parcel, Request
 from offbeat.rollout.batch import Batch, SharedPrompt, decode_batch, mixed_batch, whole_sequence
-from offbeat.rollout.cache import BLOCK, BlockCache, blocks_for
+from offbeat.rollout.cache import BlockCache, blocks_for
 from offbeat.rollout.checks import check_parcel, check_request, check_tokens
 from offbeat.rollout.config import read_shape
-from offbeat.rollout.forward import logits, rotation_table
+from offbeat.rollout.forward import Forward
+from offbeat.rollout.kernels import BLOCK, logprobs_of
 from offbeat.rollout.parking import Parking
 from offbeat.rollout.sampling import draw
 from offbeat.rollout.slots import PromptKey, Slots
 from offbeat.rollout.weights import VersionWeights, read_weights
+
+Floats = NDArray[np.float32]
 
 
 class NonFiniteLogits(EngineError):
@@ -75,7 +78,7 @@ class Engine:
         self.slots = slots
         self.context = context
         self._prefill_tokens = prefill_tokens
-        self._rotation = rotation_table(self._shape, context)
+        self._forward = Forward(self._shape, context)
         self._cache = BlockCache(self._shape, slots, context, kv_tokens)
         self._slots = Slots(slots, context)
         self._parking = Parking(self._slots, self._cache, prefill_tokens)
@@ -188,12 +191,12 @@ class Engine:
         batch = self._next_batch()
         if batch is None:
             return []
-        scores = logits(self._shape, self._rotation, batch.rows, self._cache)
-        if batch.logits_rows is not None:
-            scores = scores.index_select(0, torch.from_numpy(batch.logits_rows))
-        drawn = draw(scores, self._slots.row_sampling(batch.slots))
+        drawn = draw(self._scores(batch), self._slots.row_sampling(batch.slots))
         if not drawn.finite.all():
             raise self._dropped(batch.slots[~drawn.finite].tolist())
+        for prompt in batch.shared:
+            others = prompt.slots[1:]
+            self._cache.adopt(others, prompt.slots[:1] * len(others), [len(prompt.prompt_ids)] * len(others))
         self._slots.advance(batch.slots)
         finished = self._slots.record(batch.slots, drawn, self._eos)
         return [self._parking.complete(slot, self._eos) for slot in finished]
@@ -216,10 +219,14 @@ class Engine:
         live = live[self._slots.length[live] > 0]
         for slot in live[self._cache.full(live, self._slots.length[live])].tolist():
             self._cache.reserve(slot, int(self._slots.length[slot]) + 1)
-        self._cache.tidy()
         if not prompts:
-            return decode_batch(self._slots, self._cache, self._weights)
-        return mixed_batch(self._slots, self._cache, list(prompts.values()), self._weights)
+            return decode_batch(self._slots, self._weights)
+        return mixed_batch(self._slots, list(prompts.values()), self._weights)
+
+    def _scores(self, batch: Batch) -> Floats:
+        """Logits [A, vocab] of the batch's slots."""
+        scores = self._forward.logits(batch.parts, self._cache)
+        return scores if batch.logits_rows is None else scores[batch.logits_rows]
 
     def _dropped(self, slots: list[int]) -> NonFiniteLogits:
         gone = [self._parking.drop(slot) for slot in slots]
@@ -238,9 +245,11 @@ class Engine:
         check_tokens("score: response", response_ids, self._shape)
         if len(sequence) > self.context:
             raise EngineError(f"score: {len(sequence)} tokens do not fit in a context of {self.context}")
-        rows = whole_sequence(sequence[:-1], len(prompt_ids) - 1, weights)
-        every = torch.log_softmax(logits(self._shape, self._rotation, rows, None), 1)
-        taken: list[float] = every.gather(1, torch.tensor(response_ids).unsqueeze(1)).squeeze(1).tolist()
-        if not all(map(math.isfinite, taken)):
+        cache = BlockCache(self._shape, 1, len(sequence))
+        cache.reserve(0, len(sequence))
+        scores = self._forward.logits([whole_sequence(sequence[:-1], len(prompt_ids) - 1, weights)], cache)
+        taken = np.empty(len(response_ids), dtype=np.float32)
+        logprobs_of(scores, np.array(response_ids), taken)
+        if not np.isfinite(taken).all():
             raise EngineError(f"score: log-probs under version {version} are not finite")
-        return taken
+        return [float(x) for x in taken]

@@ -1,131 +1,170 @@
-"""The forward pass over a ragged batch of token rows: decoding rows and whole prompts of several versions at once.
+"""The forward pass over token rows of one version: running responses and whole prompts side by side.
 
-Rows are sorted by version, so each matrix product is one contiguous segment per version; norms, rotation and
-attention run over all rows together. Formulas: the Llama, Qwen2 and Qwen3 decoders of `transformers`, with the
-foldings of `weights.py`. Knows nothing of requests, slots or sampling.
+Invariant: a row's logits depend on its own tokens, its keys and values and the weights alone, bit for bit: matrix
+products run over tiles of `TILE` rows, always as many, and everything else row by row (`kernels`). So a response does
+not depend on its neighbours, its slot, its engine or when it started. Formulas: the Llama, Qwen2 and Qwen3 decoders
+of `transformers`, with the foldings of `weights`. Knows nothing of requests or sampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
-from torch import split_with_sizes as _split
 
-from offbeat.rollout.attention import CacheWrites, DecodeRows, PromptRows, attend, write
+from offbeat.rollout import kernels
 from offbeat.rollout.cache import BlockCache
 from offbeat.rollout.config import ModelShape
-from offbeat.rollout.weights import LayerWeights, VersionWeights
+from offbeat.rollout.weights import VersionWeights
 
-W = TypeVar("W")
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+TILE = 32
+"""Rows of every matrix product. A product's rounding may depend on how many rows it has, so it always has as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch of N token rows. Segment i is the next `sizes[i]` rows, of `versions[i]`.
+    """N token rows of one version: `tokens`, `positions` and `slots` [N], each slot with blocks for its positions.
 
-    Logits are wanted of the rows `wanted` [Q] (None: all), of which `wanted_sizes[i]` lie in segment i.
+    Rows of one slot come in order. Logits are wanted of the rows `wanted` [Q] (None: all).
     """
 
-    versions: Sequence[VersionWeights]
-    sizes: list[int]
-    tokens: Tensor
-    positions: Tensor
-    decode: DecodeRows | None
-    prompts: PromptRows | None
-    writes: CacheWrites | None
-    wanted: Tensor | None
-    wanted_sizes: list[int]
+    weights: VersionWeights
+    tokens: Ints
+    positions: Ints
+    slots: Ints
+    wanted: Ints | None = None
+
+    @property
+    def outputs(self) -> int:
+        """How many rows of logits come out."""
+        return len(self.tokens if self.wanted is None else self.wanted)
 
 
-def rotation_table(shape: ModelShape, context: int) -> Tensor:
-    """Unit complex numbers [context, head_dim / 2]: position times frequency, as angles."""
-    angles = torch.outer(torch.arange(context, dtype=torch.float32), torch.tensor(shape.frequencies))
-    return torch.polar(torch.ones_like(angles), angles)
+class Space:
+    """Room for rows of one width: as one array and as the tiles of products. What was there before is left there."""
+
+    def __init__(self, width: int) -> None:
+        self._width, self._memory = width, np.zeros((0, width), dtype=np.float32)
+        self.tiles: list[Tensor] = []
+
+    def rows(self, count: int) -> Floats:
+        """The first `count` rows [count, width], a multiple of `TILE`."""
+        if count > len(self._memory):
+            whole = torch.zeros(count, self._width)
+            self._memory, self.tiles = whole.numpy(), list(torch.split(whole, TILE))
+        return self._memory[:count]
 
 
-def logits(shape: ModelShape, rotation: Tensor, rows: Rows, cache: BlockCache | None) -> Tensor:
-    """Logits [Q, vocab] of the wanted rows; writes keys and values into the cache where `rows.writes` says so."""
-    x = _per_version(_embed, rows.tokens, rows.sizes, rows.versions, shape.width)
-    turn = rotation.index_select(0, rows.positions).unsqueeze(1)
-    for layer in range(shape.layers):
-        weights = [version.layers[layer] for version in rows.versions]
-        qkv = _per_version(_qkv, _unit(x, shape.rms_eps), rows.sizes, weights, shape.qkv_width)
-        _rotate(qkv, turn, rows.sizes, weights, shape)
-        if rows.writes is not None and cache is not None:
-            write(qkv, rows.writes, cache, layer, shape)
-        heads = attend(qkv, rows.decode, rows.prompts, cache, layer, shape)
-        _add_product(x, heads, rows.sizes, [(w.out, w.out_bias) for w in weights])
-        both = _per_version(_gate_up, _unit(x, shape.rms_eps), rows.sizes, weights, 2 * shape.hidden)
-        hidden = F.silu(both[:, : shape.hidden]).mul_(both[:, shape.hidden :])
-        _add_product(x, hidden, rows.sizes, [(w.down, w.down_bias) for w in weights])
-    if rows.wanted is not None:
-        x = x.index_select(0, rows.wanted)
-    return _per_version(_head, _unit(x, shape.rms_eps), rows.wanted_sizes, rows.versions, shape.vocab)
+class Forward:
+    """Computes logits; holds the room for it between calls, none of which is state."""
+
+    def __init__(self, shape: ModelShape, context: int) -> None:
+        angles = np.outer(np.arange(context), np.array(shape.frequencies))
+        self._shape = shape
+        self._cosine, self._sine = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        self._x, self._unit, self._last = Space(shape.width), Space(shape.width), Space(shape.width)
+        self._qkv, self._heads = Space(shape.qkv_width), Space(shape.heads * shape.head_dim)
+        self._both, self._hidden, self._scores = Space(2 * shape.hidden), Space(shape.hidden), Space(shape.vocab)
+
+    def logits(self, parts: Sequence[Rows], cache: BlockCache) -> Floats:
+        """Logits [Q, vocab] of the wanted rows, part after part; keys and values of all rows go into the cache.
+
+        No two parts share a slot."""
+        shape, sizes = self._shape, [len(part.tokens) for part in parts]
+        spans, count = _spans(sizes)
+        slots = _laid([part.slots for part in parts], spans, np.full(count, -1))
+        positions = _laid([part.positions for part in parts], spans, np.zeros(count, dtype=np.int64))
+        tokens = _laid([part.tokens for part in parts], spans, np.zeros(count, dtype=np.int64))
+        x, unit, qkv, heads = (s.rows(count) for s in (self._x, self._unit, self._qkv, self._heads))
+        both, hidden = self._both.rows(count), self._hidden.rows(count)
+        for part, span in zip(parts, spans, strict=True):
+            kernels.embed(part.weights.embed, tokens[span.rows], x[span.rows])
+        for layer in range(shape.layers):
+            own = [(part.weights.layers[layer], span) for part, span in zip(parts, spans, strict=True)]
+            keys, values = cache.keys[layer], cache.values[layer]
+            kernels.unit(x, shape.width * shape.rms_eps, unit)
+            for w, span in own:
+                _product(self._unit, w.qkv, self._qkv, span)
+                kernels.turn(
+                    qkv[span.rows], w.qkv_bias, w.qk_gain, shape.head_dim * shape.rms_eps, shape.heads, self._cosine,
+                    self._sine, slots[span.rows], positions[span.rows], cache.table, keys, values,
+                )  # fmt: skip
+            kernels.attend(qkv, shape.heads, slots, positions, cache.table, keys, values, heads)
+            for w, span in own:
+                _add_product(self._heads, w.out, w.out_bias, self._x, span)
+            kernels.unit(x, shape.width * shape.rms_eps, unit)
+            for w, span in own:
+                _product(self._unit, w.gate_up, self._both, span)
+                if w.gate_up_bias.size:
+                    kernels.add_bias(both[span.rows], w.gate_up_bias)
+            kernels.gate(both, hidden)
+            for w, span in own:
+                _add_product(self._hidden, w.down, w.down_bias, self._x, span)
+        return self._head(parts, spans, count)
+
+    def _head(self, parts: Sequence[Rows], spans: list[Span], count: int) -> Floats:
+        shape = self._shape
+        last, wanted_spans = self._x.rows(count), spans
+        if any(part.wanted is not None for part in parts):
+            wanted_spans, wanted_count = _spans([part.outputs for part in parts])
+            last, x = self._last.rows(wanted_count), last
+            for part, of, to in zip(parts, spans, wanted_spans, strict=True):
+                rows = np.arange(part.outputs) if part.wanted is None else part.wanted
+                kernels.pick_rows(x, of.first + rows, last[to.rows])
+        kernels.unit(last, shape.width * shape.rms_eps, self._unit.rows(len(last)))
+        scores = self._scores.rows(len(last))
+        for part, span in zip(parts, wanted_spans, strict=True):
+            _product(self._unit, part.weights.head, self._scores, span)
+        return np.concatenate([scores[s.first : s.first + s.count] for s in wanted_spans])
 
 
-def _per_version(
-    apply: Callable[[Tensor, W, Tensor], None], x: Tensor, sizes: list[int], weights: Sequence[W], width: int
-) -> Tensor:
-    """[N, ...] -> [N, width]: each segment by its own version's weights, into one tensor."""
-    y = torch.empty(x.shape[0], width)
-    if len(weights) == 1:
-        apply(x, weights[0], y)
-        return y
-    for part, w, out in zip(_split(x, sizes), weights, _split(y, sizes), strict=True):
-        apply(part, w, out)
-    return y
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where `count` rows lie among padded ones: from `first`, the beginning of a tile, to the end of a tile."""
+
+    first: int
+    count: int
+
+    @property
+    def tiles(self) -> slice:
+        return slice(self.first // TILE, (self.first + self.count + TILE - 1) // TILE)
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.tiles.stop * TILE)
 
 
-def _embed(tokens: Tensor, w: VersionWeights, out: Tensor) -> None:
-    torch.index_select(w.embed, 0, tokens, out=out)
+def _spans(sizes: Sequence[int]) -> tuple[list[Span], int]:
+    """Each part from the beginning of a tile, and how many rows that makes."""
+    spans, first = list[Span](), 0
+    for size in sizes:
+        spans.append(Span(first, size))
+        first += -(-size // TILE) * TILE
+    return spans, first
 
 
-def _head(x: Tensor, w: VersionWeights, out: Tensor) -> None:
-    torch.mm(x, w.head, out=out)
+def _laid(parts: Sequence[Ints], spans: Sequence[Span], rows: Ints) -> Ints:
+    for part, span in zip(parts, spans, strict=True):
+        rows[span.first : span.first + span.count] = part
+    return rows
 
 
-def _qkv(x: Tensor, w: LayerWeights, out: Tensor) -> None:
-    _affine(x, w.qkv, w.qkv_bias, out)
+def _product(x: Space, matrix: Tensor, out: Space, span: Span) -> None:
+    """out = x @ matrix [from, to] in this span, tile by tile."""
+    for part, to in zip(x.tiles[span.tiles], out.tiles[span.tiles], strict=True):
+        torch.mm(part, matrix, out=to)
 
 
-def _gate_up(x: Tensor, w: LayerWeights, out: Tensor) -> None:
-    _affine(x, w.gate_up, w.gate_up_bias, out)
-
-
-def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    if bias is None:
-        torch.mm(x, matrix, out=out)
-    else:
-        torch.addmm(bias, x, matrix, out=out)
-
-
-def _add_product(x: Tensor, y: Tensor, sizes: list[int], weights: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-    """x += y @ matrix + bias, in place, each segment by its own version's weights."""
-    xs, ys = ((x,), (y,)) if len(weights) == 1 else (_split(x, sizes), _split(y, sizes))
-    for to, part, (matrix, bias) in zip(xs, ys, weights, strict=True):
+def _add_product(x: Space, matrix: Tensor, bias: Floats, total: Space, span: Span) -> None:
+    """total += x @ matrix [from, to] + bias in this span, tile by tile."""
+    for part, to in zip(x.tiles[span.tiles], total.tiles[span.tiles], strict=True):
         to.addmm_(part, matrix)
-        if bias is not None:
-            to.add_(bias)
-
-
-def _unit(x: Tensor, eps: float) -> Tensor:
-    """RMS norm over the last axis without its gain and without sqrt(features), which the weights hold."""
-    return x * x.square().sum(-1, keepdim=True).add_(x.shape[-1] * eps).rsqrt_()
-
-
-def _rotate(qkv: Tensor, turn: Tensor, sizes: list[int], weights: Sequence[LayerWeights], shape: ModelShape) -> None:
-    """Norm (Qwen3) and rotate queries and keys in place: one complex product per pair of features."""
-    dim = shape.head_dim
-    heads = qkv.view(qkv.shape[0], -1, dim)[:, : shape.heads + shape.kv_heads]
-    if shape.qk_norm:
-        heads.mul_(heads.square().sum(-1, keepdim=True).add_(dim * shape.rms_eps).rsqrt_())
-        parts = (heads,) if len(weights) == 1 else _split(heads, sizes)
-        for part, w in zip(parts, weights, strict=True):
-            if w.qk_gain is not None:
-                part.mul_(w.qk_gain)
-    torch.view_as_complex(heads.view(*heads.shape[:2], dim // 2, 2)).mul_(turn)
+    if bias.size:
+        kernels.add_bias(total.rows(span.rows.stop)[span.rows], bias)

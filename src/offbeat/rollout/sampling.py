@@ -1,7 +1,6 @@
 """Sampling by inverse CDF with numbers that depend on (seed, position) alone, and exact behaviour log-probs.
 
-Invariant: what a request samples does not depend on its neighbours, its slot or when it started, up to rounding
-in the logits (a uniform number within that rounding of a border of the CDF may fall on either side).
+Invariant: what a row draws depends on its logits, settings, seed and position alone, bit for bit.
 Knows logits and sampling settings; no model, no cache, no requests.
 """
 
@@ -13,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from offbeat.rollout.kernels import choose
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,32 +64,25 @@ def _mixed(word: Seeds) -> Seeds:
     return word ^ (word >> np.uint64(31))
 
 
-def draw(logits: Tensor, rows: RowSampling) -> Draw:
+def draw(logits: NDArray[np.float32], rows: RowSampling) -> Draw:
     """Sample one token per row of logits [A, vocab].
 
     A row with temperature 0 takes the most likely token; its log-prob is that of the temperature-1 distribution
     without cut. Otherwise the distribution is softmax(logits / temperature), cut to the top_k most likely tokens,
     then to the fewest of them that hold top_p of what is left, and normalised again.
     """
-    finite = np.isfinite(logits.sum(1).numpy())
+    count, vocab = logits.shape
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(logits).all(1))
     greedy = rows.temperature == 0
     if not np.all(rows.temperature == 1):
-        heat = np.where(greedy, 1.0, rows.temperature).astype(np.float32)
-        logits = logits / torch.from_numpy(heat).unsqueeze(1)
-    cut = ((rows.top_k > 0) & (rows.top_k < logits.shape[1])) | (rows.top_p < 1)
+        logits = logits / np.where(greedy, 1.0, rows.temperature).astype(np.float32)[:, None]
+    cut = ((rows.top_k > 0) & (rows.top_k < vocab)) | (rows.top_p < 1)
     cut &= ~greedy & finite
     if cut.any():
-        at = np.flatnonzero(cut)
-        logits = _cut(logits, at, rows)
-    logprobs = torch.log_softmax(logits, 1)
-    ladder = logprobs.exp().cumsum(1, dtype=torch.float64)
-    level = torch.from_numpy(uniform(rows.seed, rows.position)).unsqueeze(1) * ladder[:, -1:]
-    chosen = torch.searchsorted(ladder, level, right=True).clamp_(max=logits.shape[1] - 1)
-    if greedy.any():
-        chosen = torch.where(torch.from_numpy(greedy).unsqueeze(1), logits.argmax(1, keepdim=True), chosen)
-    taken = logprobs.gather(1, chosen)
-    support = _support(logits, cut) if cut.any() else None
-    return Draw(chosen.squeeze(1).numpy(), taken.squeeze(1).numpy(), finite, support)
+        logits = _cut(torch.from_numpy(logits), np.flatnonzero(cut), rows).numpy()
+    tokens, logprobs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
+    choose(logits, uniform(rows.seed, rows.position), greedy, tokens, logprobs)
+    return Draw(tokens, logprobs, finite, _support(logits, cut) if cut.any() else None)
 
 
 def _cut(logits: Tensor, at: Ints, rows: RowSampling) -> Tensor:
@@ -108,6 +102,6 @@ def _cut(logits: Tensor, at: Ints, rows: RowSampling) -> Tensor:
     return whole
 
 
-def _support(logits: Tensor, cut: NDArray[np.bool_]) -> list[Ints | None]:
-    kept = np.isfinite(logits.numpy())
+def _support(logits: NDArray[np.float32], cut: NDArray[np.bool_]) -> list[Ints | None]:
+    kept = np.isfinite(logits)
     return [np.flatnonzero(kept[row]) if cut[row] else None for row in range(len(cut))]

@@ -1,8 +1,8 @@
 """One version's weights, checked against the shape and folded for the forward pass.
 
 Folding keeps the function and saves work per token: RMS-norm gains go into the matrix that follows (with the
-sqrt of the width, since the engine normalises by the root of the sum of squares), 1/sqrt(head_dim) into the
-queries, and the rotary pairs (i, i + head_dim/2) are laid side by side so that a rotation is one complex product.
+sqrt of the width, since the engine normalises by the root of the sum of squares) and 1/sqrt(head_dim) into the
+queries.
 Invariant: a file that is not exactly the announced model is refused (WeightsError). Knows nothing of requests.
 """
 
@@ -12,7 +12,9 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 from torch import Tensor
@@ -20,20 +22,23 @@ from torch import Tensor
 from offbeat.errors import WeightsError
 from offbeat.rollout.config import ModelShape
 
+Floats = NDArray[np.float32]
+
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Matrices [in, out], contiguous. `qk_gain` [heads + kv_heads, head_dim] only with query-key norms."""
+    """Matrices [in, out], contiguous; biases [out], or [0] where the model has none. `qk_gain` [heads + kv_heads,
+    head_dim], or [0, 0] without query-key norms."""
 
     qkv: Tensor
-    qkv_bias: Tensor | None
-    qk_gain: Tensor | None
+    qkv_bias: Floats
+    qk_gain: Floats
     out: Tensor
-    out_bias: Tensor | None
+    out_bias: Floats
     gate_up: Tensor
-    gate_up_bias: Tensor | None
+    gate_up_bias: Floats
     down: Tensor
-    down_bias: Tensor | None
+    down_bias: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class VersionWeights:
     """All of a version: `embed` [vocab, width], `head` [width, vocab]; `digest` is the file's SHA-256."""
 
     digest: str
-    embed: Tensor
+    embed: Floats
     layers: tuple[LayerWeights, ...]
     head: Tensor
 
@@ -67,7 +72,7 @@ def read_weights(path: Path, shape: ModelShape) -> VersionWeights:
         embed = named["model.embed_tokens.weight"]
         head = embed if shape.tied else named["lm_head.weight"]
         return VersionWeights(
-            digest, embed.contiguous(), layers, _folded(head, named["model.norm.weight"], shape.width)
+            digest, embed.contiguous().numpy(), layers, _folded(head, named["model.norm.weight"], shape.width)
         )
 
 
@@ -136,38 +141,33 @@ def _layer(named: dict[str, Tensor], layer: int, shape: ModelShape) -> LayerWeig
     def get(name: str) -> Tensor:
         return named[prefix + name]
 
-    def joined_bias(*names: str) -> Tensor | None:
-        return torch.cat([get(f"{name}.bias") for name in names]) if f"{prefix}{names[0]}.bias" in named else None
+    def joined_bias(*names: str) -> Tensor:
+        return torch.cat([get(f"{name}.bias") for name in names if f"{prefix}{name}.bias" in named] or [torch.empty(0)])
 
     qkv = torch.cat([get(f"self_attn.{name}_proj.weight") for name in "qkv"])
     bias = joined_bias("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    gain = None
-    rotated = (shape.heads + shape.kv_heads) * dim
-    order = torch.cat([_side_by_side(rotated, dim), torch.arange(rotated, shape.qkv_width)])
-    qkv, bias = qkv[order], None if bias is None else bias[order]
+    gain = torch.empty(0, 0)
     if shape.qk_norm:
-        pairs, root = _side_by_side(dim, dim), dim**0.5
-        gain_q = get("self_attn.q_norm.weight")[pairs] * (scale * root)
-        gain_k = get("self_attn.k_norm.weight")[pairs] * root
+        gain_q = get("self_attn.q_norm.weight") * (scale * dim**0.5)
+        gain_k = get("self_attn.k_norm.weight") * dim**0.5
         gain = torch.cat([gain_q.expand(shape.heads, dim), gain_k.expand(shape.kv_heads, dim)])
     else:
         qkv[: shape.heads * dim] *= scale
-        if bias is not None:
-            bias[: shape.heads * dim] *= scale
+        bias[: shape.heads * dim] *= scale
     return LayerWeights(
         qkv=_folded(qkv, get("input_layernorm.weight"), shape.width),
-        qkv_bias=bias,
-        qk_gain=gain,
+        qkv_bias=bias.numpy(),
+        qk_gain=gain.numpy(),
         out=get("self_attn.o_proj.weight").T.contiguous(),
-        out_bias=joined_bias("self_attn.o_proj"),
+        out_bias=joined_bias("self_attn.o_proj").numpy(),
         gate_up=_folded(
             torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")]),
             get("post_attention_layernorm.weight"),
             shape.width,
         ),
-        gate_up_bias=joined_bias("mlp.gate_proj", "mlp.up_proj"),
+        gate_up_bias=joined_bias("mlp.gate_proj", "mlp.up_proj").numpy(),
         down=get("mlp.down_proj.weight").T.contiguous(),
-        down_bias=joined_bias("mlp.down_proj"),
+        down_bias=joined_bias("mlp.down_proj").numpy(),
     )
 
 
@@ -175,8 +175,3 @@ def _folded(matrix: Tensor, gain: Tensor, width: int) -> Tensor:
     """[out, in] and the gain [in] of the norm before it -> [in, out], ready for x / |x|."""
     folded: Tensor = matrix * (gain * width**0.5)
     return folded.T.contiguous()
-
-
-def _side_by_side(features: int, dim: int) -> Tensor:
-    """Order that puts feature i + dim/2 of each head behind its feature i."""
-    return torch.arange(features).view(-1, 2, dim // 2).transpose(1, 2).reshape(-1)

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from offbeat.report.page import document, section
 from offbeat.report.read import Run
 from offbeat.report.sections import card, table
-from offbeat.report.style import GREY, RED, Figure, line, spec
+from offbeat.report.style import GREY, RED, ROUND, Figure, line, spec
 from offbeat.theory.planner import Plan, margins, plan
 
 OCTAVES = 4
@@ -73,7 +73,14 @@ def _map(run: Run, answer: Plan) -> Figure:
     marker = {"color": RED, "size": 11, "symbol": "x"}
     here = line([max(own, 1)], [found.eta], "this run", RED, "this run, η %{y:.3g}", mode="markers", marker=marker)
     chart = spec(
-        [heat, edge, here], "S (publishes)", "η", xaxis_type="log", yaxis_type="log", height=440, hovermode="closest"
+        [heat, edge, here],
+        "S (publishes)",
+        "η",
+        xaxis_type="log",
+        yaxis_type="log",
+        xaxis_tickvals=ROUND,
+        height=440,
+        hovermode="closest",
     )
     caption = (
         f"Predicted margin η_max / η of runs of {answer.steps} steps: green would survive, red would not. Both axes are"

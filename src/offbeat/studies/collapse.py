@@ -13,7 +13,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from offbeat.report.style import BLUE, GREEN, ORANGE, RED, Figure, faint, line, spec
+from offbeat.report.style import BLUE, GREEN, ORANGE, RED, ROUND, Figure, faint, line, spec
 from offbeat.studies.cell import Cell
 from offbeat.studies.grid import Estimate, Sample, Trained, estimate, seeds_of
 from offbeat.studies.scales import SMOKE, WHOLE
@@ -187,7 +187,9 @@ def _times(runs: Sequence[Trained]) -> Figure:
             if run.cell.staleness == s and run.collapse_step is not None
         ]
         traces.append(faint([x for x, _ in points], [y for _, y in points], f"S {s}", colour, "collapsed at %{y}"))
-    chart = spec(traces, "η", "collapse step", xaxis_type="log", yaxis_type="log") if runs else None
+    chart = (
+        spec(traces, "η", "collapse step", xaxis_type="log", yaxis_type="log", yaxis_tickvals=ROUND) if runs else None
+    )
     return Figure(
         "times", "Collapse time over learning rate", "Both axes logarithmic; the law is a slope of -1.", chart
     )

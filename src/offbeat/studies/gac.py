@@ -200,5 +200,5 @@ def _sweep(seeds: Sample, rates: Sequence[float]) -> Figure:
     for arm, colour in (("sync", GREEN), ("plain", GREY), ("cap", BLUE), ("autopilot", ORANGE)):
         values = [final(seeds, arm, rate) for rate in rates]
         traces.append(line(list(rates), values, arm, colour, "%{y:.3f}", mode="lines+markers"))
-    chart = spec(traces, "η", "final exact match", xaxis_type="log")
+    chart = spec(traces, "η", "final exact match", xaxis_type="log", xaxis_tickvals=list(rates))
     return Figure("sweep", "Final exact match over learning rate", f"IQM over seeds, S = {STALENESS}.", chart)

@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, ROUND, VIOLET, Figure, line, spec
 from offbeat.studies.cell import Cell
 from offbeat.studies.grid import (
     Estimate,
@@ -36,6 +36,8 @@ HORIZON_LIMITED = 2
 """Up to this S, from 1."""
 TOLERANCE = 0.25
 ARM = "plain"
+RATES = [m * 10.0**k for k in range(-6, 0) for m in (1, 2, 5)]
+"""Ticks of a logarithmic axis of learning rates."""
 
 
 class TwoConstraintStudy:
@@ -182,7 +184,9 @@ def _edge_figure(by_edge: dict[str, list[tuple[int, float]]]) -> Figure:
         s_all = [1, 2, 4, 8, 16, 32]
         law = [edge_end * s_end / s for s in s_all]
         traces.append(line(s_all, law, "1 / S", OCHRE, "%{y:.3g}", line={"dash": "dot", "color": OCHRE, "width": 1}))
-    chart = spec(traces, "S (publishes)", "η_max", xaxis_type="log", yaxis_type="log")
+    chart = spec(
+        traces, "S (publishes)", "η_max", xaxis_type="log", yaxis_type="log", xaxis_tickvals=ROUND, yaxis_tickvals=RATES
+    )
     caption = "Both axes logarithmic; a staleness limit falls like the dotted line, a horizon limit is flat."
     return Figure("edges", "The edge", caption, chart if anchors else None)
 
@@ -194,5 +198,5 @@ def _gains(seeds: Sample, stalenesses: Sequence[int], rates: Sequence[float]) ->
         for s, colour in zip(stalenesses, COLOURS, strict=False)
         if s > 0
     ]  # fmt: skip
-    chart = spec(traces, "S·η", "gain", xaxis_type="log", yaxis_rangemode="normal")
+    chart = spec(traces, "S·η", "gain", xaxis_type="log", yaxis_rangemode="normal", xaxis_tickvals=ROUND)
     return Figure("gains", "Gain over S·η", "If S·η alone decided, the curves would fall at one place.", chart)

@@ -57,7 +57,11 @@ def pilot(tmp_path: Path) -> Path:
             lags = [train.iteration - versions[group] for group in train.group_ids]
             distance = ETA * G_UPD * math.sqrt(sum(lag * lag for lag in lags) / len(lags))
             report = msgspec.structs.replace(
-                row.event.report, learning_rate=ETA, policy_lag_kl=(SLOPE * distance) ** 2 / 2, reward_mean=0.5
+                row.event.report,
+                learning_rate=ETA,
+                policy_lag_kl=(SLOPE * distance) ** 2 / 2,
+                reward_mean=0.5,
+                instruments=None,
             )
             row.event = msgspec.structs.replace(row.event, digest=digests[row.event.version], report=report)
         train = next((c for c in row.commands if isinstance(c, e.Train)), train)

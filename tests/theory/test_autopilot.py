@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.theory.autopilot import AutopilotSettings, Decision, Instruments, advance, begin, fold, pressure_of
+from offbeat.theory.autopilot import AutopilotSettings, Decision, Reading, advance, begin, fold, pressure_of
 from offbeat.theory.quadratic import DelayedQuadratic, exact_limit
 from tests.theory.make_traces import TRACES
 
@@ -34,7 +34,7 @@ def projected(gradient: list[float], past: list[float] | None, cap: float) -> li
     return [g - share * p for g, p in zip(gradient, past, strict=True)]
 
 
-def fly(eta: float, lag: int, piloted: bool, steps: int = 1500) -> tuple[float, list[Decision], list[Instruments]]:
+def fly(eta: float, lag: int, piloted: bool, steps: int = 1500) -> tuple[float, list[Decision], list[Reading]]:
     """Run the test bed; the final loss (infinite where it blew up), the decisions and the trace."""
     bed = DelayedQuadratic(CURVATURES, lag, noise=0.01, seed=3)
     state, past, decisions, trace = begin(SETTINGS), None, [], []
@@ -45,7 +45,7 @@ def fly(eta: float, lag: int, piloted: bool, steps: int = 1500) -> tuple[float, 
         fresh = [c * v for c, v in zip(CURVATURES, bed.x, strict=True)]
         stale = [c * v for c, v in zip(CURVATURES, behaviour, strict=True)]
         mismatch = math.dist(fresh, stale) / (math.hypot(*fresh) + 0.05)
-        trace.append(Instruments(mismatch, cosine(gradient, past) if past else None))
+        trace.append(Reading(mismatch, cosine(gradient, past) if past else None))
         past = gradient
         bed.move([-eta * (levers.rate if piloted else 1.0) * g for g in update])
         if bed.loss > 1e6:
@@ -73,7 +73,7 @@ def test_autopilot_leaves_a_run_well_inside_alone() -> None:
 
 
 def test_levers_are_pulled_in_order_of_cost_and_let_go_projection_first() -> None:
-    hot, cold = Instruments(5.0, 0.9), Instruments(0.0, 0.0)
+    hot, cold = Reading(5.0, 0.9), Reading(0.0, 0.0)
     settings = AutopilotSettings(level=1.0, settle=4, window=4, patience=8, most_staleness=8)
     state, found = fold([hot] * 60, settings)
     assert [d.lever for d in found] == ["projection"] * 2 + ["learning rate"] * 4 + ["staleness"] * 3
@@ -85,17 +85,17 @@ def test_levers_are_pulled_in_order_of_cost_and_let_go_projection_first() -> Non
 
 def test_projection_is_passed_over_where_gradients_are_not_aligned() -> None:
     settings = AutopilotSettings(level=1.0, settle=4, window=4)
-    _, found = fold([Instruments(5.0, 0.0)] * 10, settings)
+    _, found = fold([Reading(5.0, 0.0)] * 10, settings)
     assert found[0].lever == "learning rate"
 
 
 steps = st.lists(
-    st.builds(Instruments, st.floats(0, 3), st.none() | st.floats(-1, 1), st.none() | st.floats(0, 3)), max_size=150
+    st.builds(Reading, st.floats(0, 3), st.none() | st.floats(-1, 1), st.none() | st.floats(0, 3)), max_size=150
 )
 
 
 @given(steps, st.integers(0, 150))
-def test_state_is_the_fold_of_the_instruments(seen: list[Instruments], at: int) -> None:
+def test_state_is_the_fold_of_the_instruments(seen: list[Reading], at: int) -> None:
     """Interrupted anywhere and folded again from the log, the controller goes on as if nothing had happened."""
     settings = AutopilotSettings(level=1.0, r_crit=2.0, settle=3, window=3, patience=5)
     state, decisions = fold(seen, settings)
@@ -107,7 +107,7 @@ def test_state_is_the_fold_of_the_instruments(seen: list[Instruments], at: int) 
 
 
 @given(steps)
-def test_decisions_are_apart_and_every_one_says_why(seen: list[Instruments]) -> None:
+def test_decisions_are_apart_and_every_one_says_why(seen: list[Reading]) -> None:
     settings = AutopilotSettings(level=1.0, r_crit=2.0, settle=5, window=3, patience=6)
     _, decisions = fold(seen, settings)
     for a, b in pairwise(decisions):
@@ -122,9 +122,9 @@ def test_decisions_are_apart_and_every_one_says_why(seen: list[Instruments]) -> 
 
 def test_pressure_names_its_side() -> None:
     settings = AutopilotSettings(level=0.2, r_crit=10.0)
-    assert pressure_of((Instruments(0.1, 0.1, 1.0),), settings) == (0.5, "staleness")
-    assert pressure_of((Instruments(0.01, 0.1, 9.0),), settings)[1] == "horizon"
-    assert pressure_of((Instruments(0.01, 0.45, None),), settings)[1] == "alignment"
+    assert pressure_of((Reading(0.1, 0.1, 1.0),), settings) == (0.5, "staleness")
+    assert pressure_of((Reading(0.01, 0.1, 9.0),), settings)[1] == "horizon"
+    assert pressure_of((Reading(0.01, 0.45, None),), settings)[1] == "alignment"
 
 
 @pytest.mark.parametrize(("trace", "levers"), [("K1", []), ("K3", ["learning rate"])])
@@ -132,7 +132,7 @@ def test_on_recorded_traces_it_acts_only_where_the_clip_was_reached(trace: str, 
     """Live runs at K = 1 and K = 3: the first stays inside, the second begins at the edge (clip share 4 to 5 %)."""
     mismatches = json.loads(TRACES.read_text())[trace]
     settings = AutopilotSettings(level=math.log(1.2), most_staleness=3)
-    _, decisions = fold([Instruments(mismatch, None) for mismatch in mismatches], settings)
+    _, decisions = fold([Reading(mismatch, None) for mismatch in mismatches], settings)
     assert [decision.lever for decision in decisions] == levers
     assert all(decision.step < 20 for decision in decisions), "only the beginning was at the edge"
 

@@ -19,7 +19,7 @@ from offbeat.learner.step import adamw
 from offbeat.settings import LearnerSettings
 from offbeat.studies.cell import Cell
 from offbeat.studies.instruments import GradientCosines
-from offbeat.theory.autopilot import AutopilotSettings, Decision, Instruments, Levers, advance, begin
+from offbeat.theory.autopilot import AutopilotSettings, Decision, Levers, Reading, advance, begin
 
 C_LOW = 0.05
 """The cosine that projection at full strength leaves."""
@@ -67,7 +67,7 @@ class Controls:
         """Take up a step; the levers for the next may be others."""
         if self._state is None:
             return
-        self._state, decision = advance(self._state, Instruments(mismatch, cosine), self._settings)
+        self._state, decision = advance(self._state, Reading(mismatch, cosine), self._settings)
         if decision is not None:
             self.decisions.append(decision)
             if self._gac is not None:

@@ -6,7 +6,7 @@ lever in order of cost is pulled: projection (only where gradients are aligned, 
 learning rate, then the staleness bound K. Below `low` they are let go again: projection, then the costliest first.
 *Hysteresis invariant*: between two decisions lie at least `settle` steps (`window` where a letting go is taken back),
 tightening and letting go need pressures that are apart, and each letting go taken back makes the next twice as slow.
-*Fold invariant*: state and decisions are a function of the instruments alone: a resumed run folds them from its log.
+*Fold invariant*: state and decisions are a function of the readings alone: a resumed run folds them from its log.
 Source: the two-constraint rule of arXiv 2607.01083; the controller is ours.
 """
 
@@ -48,7 +48,7 @@ class AutopilotSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruments:
+class Reading:
     """What one step showed. `cosine` of consecutive raw gradients, None where it is not valid; `drift` from the start,
     None where not known."""
 
@@ -89,7 +89,7 @@ class State:
 
     levers: Levers
     step: int = 0
-    recent: tuple[Instruments, ...] = ()
+    recent: tuple[Reading, ...] = ()
     since: int = 0
     calm: int = 0
     let_go: Lever | None = None
@@ -101,7 +101,7 @@ def begin(settings: AutopilotSettings) -> State:
     return State(Levers(settings.strengths[0], 1.0, settings.most_staleness))
 
 
-def advance(state: State, seen: Instruments, settings: AutopilotSettings) -> tuple[State, Decision | None]:
+def advance(state: State, seen: Reading, settings: AutopilotSettings) -> tuple[State, Decision | None]:
     """Take up one step; at most one lever moves."""
     recent = (*state.recent, seen)[-settings.window :]
     pressure, side = pressure_of(recent, settings)
@@ -127,7 +127,7 @@ def advance(state: State, seen: Instruments, settings: AutopilotSettings) -> tup
     return now, Decision(now.step - 1, lever, before, after, pressure, reason)
 
 
-def fold(steps: Iterable[Instruments], settings: AutopilotSettings) -> tuple[State, list[Decision]]:
+def fold(steps: Iterable[Reading], settings: AutopilotSettings) -> tuple[State, list[Decision]]:
     """The state after these steps and every decision on the way: how a run is resumed."""
     state, decisions = begin(settings), []
     for seen in steps:
@@ -137,7 +137,7 @@ def fold(steps: Iterable[Instruments], settings: AutopilotSettings) -> tuple[Sta
     return state, decisions
 
 
-def pressure_of(recent: tuple[Instruments, ...], settings: AutopilotSettings) -> tuple[float, str]:
+def pressure_of(recent: tuple[Reading, ...], settings: AutopilotSettings) -> tuple[float, str]:
     """The largest pressure and the side it comes from."""
     found = [(median([seen.mismatch for seen in recent]) / settings.level, "staleness")]
     drift = recent[-1].drift
@@ -149,13 +149,13 @@ def pressure_of(recent: tuple[Instruments, ...], settings: AutopilotSettings) ->
     return max(found)
 
 
-def _cosine(recent: tuple[Instruments, ...]) -> float | None:
+def _cosine(recent: tuple[Reading, ...]) -> float | None:
     known = [seen.cosine for seen in recent if seen.cosine is not None]
     return median(known) if known else None
 
 
 def _tightened(
-    levers: Levers, recent: tuple[Instruments, ...], settings: AutopilotSettings, let_go: Lever | None
+    levers: Levers, recent: tuple[Reading, ...], settings: AutopilotSettings, let_go: Lever | None
 ) -> tuple[Lever, Levers] | None:
     """The cheapest lever that can act; not projection where it was what was let go: it held, but did not mend."""
     cosine = _cosine(recent)

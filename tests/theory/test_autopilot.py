@@ -95,13 +95,13 @@ steps = st.lists(
 
 
 @given(steps, st.integers(0, 150))
-def test_state_is_the_fold_of_the_instruments(seen: list[Reading], at: int) -> None:
+def test_state_is_the_fold_of_the_readings(seen: list[Reading], at: int) -> None:
     """Interrupted anywhere and folded again from the log, the controller goes on as if nothing had happened."""
     settings = AutopilotSettings(level=1.0, r_crit=2.0, settle=3, window=3, patience=5)
     state, decisions = fold(seen, settings)
     again, before = fold(seen[:at], settings)
-    for instruments in seen[at:]:
-        again, decision = advance(again, instruments, settings)
+    for reading in seen[at:]:
+        again, decision = advance(again, reading, settings)
         before += [decision] if decision else []
     assert (again, before) == (state, decisions)
 

@@ -19,6 +19,8 @@ from offbeat.theory.planner import Plan, margins, plan
 OCTAVES = 4
 """The map reaches so many doublings beyond the rates it has to show."""
 PER_OCTAVE = 4
+RATES = [m * 10.0**k for k in range(-8, 0) for m in (1, 2, 5)]
+"""Ticks of the axis of learning rates."""
 MARGIN_TICKS = ["1/16", "1/4", "1", "4", "16"]
 
 

@@ -30,13 +30,13 @@ class BiasStudy:
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
         rates = (2e-4, 4e-4) if smoke else (5e-5, 1e-4, 2e-4, 4e-4)
         stalenesses = [1, 2, 4] if smoke else [1, 2, 4, 8, 16]
-        approach, batches = (4, 3) if smoke else (20, 8)
+        approach, batches = (4, 3) if smoke else (60, 8)
         options = {
             "stalenesses": stalenesses,
             "approach": approach,
-            "approach_rate": 2e-4,
+            "approach_rate": 4e-4,
             "batches": batches,
-            "groups": 8 if smoke else 32,
+            "groups": 8 if smoke else 64,
         }
         most, scale = stalenesses[-1], SMOKE if smoke else WHOLE
         steps = approach + most + len(stalenesses) * batches

@@ -80,6 +80,7 @@ def _map(run: Run, answer: Plan) -> Figure:
         "η",
         xaxis_type="log",
         yaxis_type="log",
+        yaxis_tickvals=RATES,
         xaxis_tickvals=ROUND,
         height=440,
         hovermode="closest",

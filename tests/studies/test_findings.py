@@ -31,8 +31,14 @@ def bias_values(law: Any) -> Any:
     def values(cell: Cell, draws: Draws) -> dict[str, Any]:
         lags = cell.options["stalenesses"]
         biases = [law(s, cell.learning_rate) * (1 + 0.02 * draws.normal()) for s in lags]
-        return {"bias_squared": [b * b for b in biases], "gradient_squared": [1.0] * len(lags),
-                "lag_distance": [1.0] * len(lags)}  # fmt: skip
+        one = [1.0] * len(lags)
+        squares = [b * b for b in biases]
+        return {
+            "bias_squared": squares,
+            "bias_squared_error": [0.0] * len(lags),
+            "gradient_squared": one,
+            "lag_distance": one,
+        }
 
     return values
 
@@ -53,7 +59,7 @@ def test_a_bias_that_saturates_is_not_found_linear() -> None:
 
 def test_a_bias_lost_in_noise_is_said_to_be() -> None:
     study = BiasStudy()
-    lost = [(cell, values | {"bias_squared": [-1e-9] * len(values["bias_squared"])})
+    lost = [(cell, values | {"bias_squared_error": [1.0] * len(values["bias_squared"])})
             for cell, values in results(study, 5, bias_values(lambda s, eta: s * eta))]  # fmt: skip
     assert len([v for v in study.findings(lost, smoke=False).verdicts if "cannot be said" in v]) == 2
 

@@ -2,7 +2,8 @@
 
 Each cell follows one cycle of a cyclic refresh from the same phi (reached on-policy) and measures the bias with fresh
 rollouts at several S. *Declared*: linear means a least-squares line with R^2 >= 0.95, the median over rows of the
-grid; exponents of the power law are given beside it, for a curve can be monotone and still have a high R^2.
+grid; exponents of the power law are given beside it, for a curve can be monotone and still have a high R^2. Where a
+quarter of the grid or more is below its noise, nothing is concluded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from offbeat.theory.fits import Line, median, power_law, proportion, straight_li
 
 COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE)
 LINEAR = 0.95
-Squares = dict[Point, float]
+MOST_DROWNED = 0.25
+"""Share of the grid at which the bias may be below its noise; beyond it nothing is concluded."""
+Squares = dict[Point, tuple[float, float]]
+"""Squared bias and its standard error, by (S, eta)."""
 
 
 class BiasStudy:
@@ -29,14 +33,14 @@ class BiasStudy:
 
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
         rates = (2e-4, 4e-4) if smoke else (5e-5, 1e-4, 2e-4, 4e-4)
-        stalenesses = [1, 2, 4] if smoke else [1, 2, 4, 8, 16]
-        approach, batches = (4, 3) if smoke else (60, 8)
+        stalenesses = [1, 2, 4] if smoke else [2, 4, 8, 16]
+        approach, batches = (4, 3) if smoke else (120, 8)
         options = {
             "stalenesses": stalenesses,
             "approach": approach,
             "approach_rate": 4e-4,
             "batches": batches,
-            "groups": 8 if smoke else 64,
+            "groups": 8 if smoke else 256,
         }
         most, scale = stalenesses[-1], SMOKE if smoke else WHOLE
         steps = approach + most + len(stalenesses) * batches
@@ -65,13 +69,16 @@ class BiasStudy:
         }
         found = {name: estimate(seeds, statistic, name) for name, statistic in wanted.items()}
         found["bias_per_staleness_and_eta"] = estimate(seeds, _gain, "gain")
+        points = [(s, eta) for s in stalenesses for eta in rates]
+        drowned = sum(_norm(seeds, point) < _noise(seeds, point) for point in points) / len(points)
         verdicts = [
-            _verdict("staleness", found["r_squared_staleness"], found["exponent_staleness"]),
-            _verdict("learning rate", found["r_squared_eta"], found["exponent_eta"]),
+            _verdict("staleness", found["r_squared_staleness"], found["exponent_staleness"], drowned),
+            _verdict("learning rate", found["r_squared_eta"], found["exponent_eta"], drowned),
         ]
         values: dict[str, Any] = {name: pair.to_json() for name, pair in found.items()}
         values["bias"] = [
-            {"staleness": s, "eta": eta, "bias": _norm(seeds, (s, eta))} for s in stalenesses for eta in rates
+            {"staleness": s, "eta": eta, "bias": _norm(seeds, (s, eta)), "noise": _noise(seeds, (s, eta))}
+            for s, eta in points
         ]
         title = "The surrogate gradient's bias from stale rollouts"
         lead = (
@@ -86,14 +93,20 @@ def _by_seed(results: Results) -> list[Squares]:
     """Squared bias by (S, eta), one dictionary a seed."""
     found: dict[int, Squares] = {}
     for cell, values in results:
-        for staleness, squared in zip(cell.options["stalenesses"], values["bias_squared"], strict=True):
-            found.setdefault(cell.seed, {})[staleness, cell.learning_rate] = squared
+        columns = (cell.options["stalenesses"], values["bias_squared"], values["bias_squared_error"])
+        for staleness, squared, error in zip(*columns, strict=True):
+            found.setdefault(cell.seed, {})[staleness, cell.learning_rate] = squared, error
     return [found[seed] for seed in sorted(found)]
 
 
 def _norm(sample: Sequence[Squares], point: Point) -> float:
     """Root of the mean square over seeds, 0 where noise made the mean negative."""
-    return math.sqrt(max(0.0, fmean(seed[point] for seed in sample)))
+    return math.sqrt(max(0.0, fmean(seed[point][0] for seed in sample)))
+
+
+def _noise(sample: Sequence[Squares], point: Point) -> float:
+    """The square root of the standard error of the mean square: a norm below it is noise."""
+    return math.sqrt(math.sqrt(sum(seed[point][1] ** 2 for seed in sample)) / len(sample))
 
 
 def _lines(
@@ -101,7 +114,7 @@ def _lines(
 ) -> list[Line]:
     """A fit for each row of the grid. ValueError where a bias is below its noise."""
     if any(_norm(sample, (s, eta)) == 0 for s in stalenesses for eta in rates):
-        raise ValueError("a bias is below its noise")
+        raise ValueError("a bias is lost in its noise")
     if by_staleness:
         return [fit(stalenesses, [_norm(sample, (s, eta)) for s in stalenesses]) for eta in rates]
     return [fit(rates, [_norm(sample, (s, eta)) for eta in rates]) for s in stalenesses]
@@ -112,10 +125,13 @@ def _gain(sample: Sequence[Squares]) -> float:
     return proportion([s * eta for s, eta in sample[0]], [_norm(sample, point) for point in sample[0]])
 
 
-def _verdict(of: str, r_squared: Estimate, exponent: Estimate) -> str:
+def _verdict(of: str, r_squared: Estimate, exponent: Estimate, drowned: float) -> str:
     value = r_squared.value
-    if value is None:
-        return f"Whether the bias is linear in {of} cannot be said: it is below its noise in a cell; more batches."
+    if value is None or drowned > MOST_DROWNED:
+        return (
+            f"Whether the bias is linear in {of} cannot be said: it is below its noise at {drowned:.0%} of the grid;"
+            " more seeds."
+        )
     word = "linear" if value >= LINEAR else "not linear"
     return (
         f"The bias is {word} in {of} by the declared rule: R² {r_squared.shown()} (bar {LINEAR}); as a power law its"
@@ -156,9 +172,15 @@ def _table(seeds: Sequence[Squares], results: Results) -> tuple[str, str, list[s
                 [values["lag_distance"][i], max(0.0, values["gradient_squared"][i]) ** 0.5]
             )
     body = [
-        [str(s), f"{eta:g}", f"{_norm(seeds, (s, eta)):.4f}"]
+        [str(s), f"{eta:g}", f"{_norm(seeds, (s, eta)):.4f}", f"{_noise(seeds, (s, eta)):.4f}"]
         + [f"{fmean(column):.4f}" for column in zip(*found, strict=True)]
         for (s, eta), found in sorted(rows.items())
     ]
-    head = ["S", "η", "‖bias‖", "‖θ − φ‖", "‖H(θ, θ)‖"]
-    return "All cells", "Means over seeds (of the bias: root of the mean square).", head, body, 5
+    head = ["S", "η", "‖bias‖", "noise", "‖θ − φ‖", "‖H(θ, θ)‖"]
+    return (
+        "All cells",
+        "Means over seeds (of the bias: root of the mean square). Noise: a norm below it cannot be told from 0.",
+        head,
+        body,
+        6,
+    )

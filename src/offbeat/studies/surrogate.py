@@ -8,6 +8,7 @@ Source: arXiv 2607.01083 (the map and its bias); how to estimate it is ours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from offbeat.settings import LearnerSettings, Settings
 from offbeat.studies.cell import Cell
 from offbeat.studies.instruments import flat, flat_gradient
 from offbeat.studies.training import Trainer
+
+MEASURED = ("bias_squared", "bias_squared_error", "gradient_squared", "lag_distance")
 
 
 class GradientTaker(torch.optim.Optimizer):
@@ -60,12 +63,19 @@ class Probe:
         return taken
 
 
-def squared_norm(vectors: Sequence[Tensor]) -> float:
-    """||E v||^2 without bias from independent vectors [K of P]: the mean product of two different ones."""
-    total = torch.stack(list(vectors)).double()
-    whole = total.sum(0)
-    count = len(vectors)
-    return float((whole @ whole - (total * total).sum()) / (count * (count - 1)))
+def squared_norm(vectors: Sequence[Tensor]) -> tuple[float, float]:
+    """||E v||^2 without bias from independent vectors [K of P], K >= 3, and its standard error.
+
+    The estimate is the mean product of two different vectors; it may come out negative. The error is the jackknife's
+    (Tukey 1958), leaving out one vector at a time.
+    """
+    stacked = torch.stack(list(vectors)).double()
+    products = stacked @ stacked.T
+    products.fill_diagonal_(0.0)
+    count, total, each = len(vectors), float(products.sum()), products.sum(0)
+    without = (total - 2 * each) / ((count - 1) * (count - 2))
+    error = math.sqrt((count - 1) / count * float((without - without.mean()).square().sum()))
+    return total / (count * (count - 1)), error
 
 
 def bias(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> dict[str, Any]:
@@ -73,15 +83,15 @@ def bias(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> dict[str,
 
     `approach` sync steps at `approach_rate` lead to phi; then up to `cell.staleness` updates at the cell's rate follow
     on data of phi. At each S the bias ||H(theta, phi) - H(theta, theta)|| is estimated from `batches` pairs of
-    batches of `groups` groups. Lists are by S: bias_squared (may be negative by noise), gradient_squared (of
-    H(theta, theta)), lag_distance ||theta - phi||.
+    batches of `groups` groups. Lists are by S: bias_squared and bias_squared_error (its standard error),
+    gradient_squared (of H(theta, theta)), lag_distance ||theta - phi||.
     """
     options = cell.options
     approach, stalenesses = int(options["approach"]), [int(s) for s in options["stalenesses"]]
     settings = cell.scale.settings(float(options["approach_rate"]), approach + cell.staleness)
     trainer = Trainer(cell, policy, settings)
     steps, done = approach + cell.staleness + len(stalenesses) * int(options["batches"]), 0
-    found: dict[str, Any] = {"bias_squared": [], "gradient_squared": [], "lag_distance": []}
+    found: dict[str, Any] = {name: [] for name in MEASURED}
     try:
         for done in range(1, approach + 1):
             trainer.step(lag=0)
@@ -110,7 +120,9 @@ def _measure(trainer: Trainer, probe: Probe, phi: int, options: dict[str, Any], 
         pair = [probe.gradient(trainer.rollouts.batch(k, version, stream, groups)) for version in (phi, theta)]
         differences.append(pair[0] - pair[1])
         fresh_gradients.append(pair[1])
-    found["bias_squared"].append(squared_norm(differences))
-    found["gradient_squared"].append(squared_norm(fresh_gradients))
+    squared, error = squared_norm(differences)
+    found["bias_squared"].append(squared)
+    found["bias_squared_error"].append(error)
+    found["gradient_squared"].append(squared_norm(fresh_gradients)[0])
     distance = float((trainer.snapshots[theta] - trainer.snapshots[phi]).norm())
     found["lag_distance"].append(distance)

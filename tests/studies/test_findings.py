@@ -156,7 +156,7 @@ def test_a_control_that_does_as_well_is_said_to_explain_the_gain() -> None:
     finals = FINALS | {"cap": 0.5, "shrink only": 0.52, "random direction": 0.35}
     found = study.findings(results(study, 5, gac_values(finals, plain_at_best=0.7)), smoke=False)
     assert "'shrink only' explains cap's gain" in said(found, "'shrink only'")
-    assert "A lower fixed learning rate explains what cap gains" in said(found, "lower fixed")
+    assert "a lower fixed learning rate explains what it gains" in said(found, "lower fixed")
     assert "cap does not recover 80%" in said(found, "cap does not recover")
 
 

@@ -190,9 +190,9 @@ def explanations(versus: dict[str, Estimate], best: dict[str, Estimate]) -> list
     else:
         found = [f"At the edge cap does not beat plain ({shown}): there is no gain for a control to explain."]
     lower = best["cap"]
-    verb = "does not explain" if lower.is_positive else "explains"
-    difference = f"at the best rate of each, cap less plain {lower.shown('+.3f')}"
-    return [*found, f"A lower fixed learning rate {verb} what cap gains: {difference}."]
+    ahead, verb = ("is", "does not explain") if lower.is_positive else ("is not", "explains")
+    words = f"At the best rate of each cap {ahead} ahead of plain, {lower.shown('+.3f')}"
+    return [*found, f"{words}: a lower fixed learning rate {verb} what it gains."]
 
 
 def _sweep(seeds: Sample, rates: Sequence[float]) -> Figure:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat import __version__
+from offbeat.commands.plan import plan
+from offbeat.commands.study import study
 from offbeat.errors import OffbeatError, SettingsError
 
 if TYPE_CHECKING:
@@ -199,6 +201,10 @@ def compare(
     if as_json:
         typer.echo(json.dumps(done.json))
     console.print(f"page: {done.page}", highlight=False)
+
+
+app.command()(plan)
+app.command()(study)
 
 
 def _complain(words: str) -> None:

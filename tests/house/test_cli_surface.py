@@ -15,6 +15,8 @@ SURFACE = {
     "verify": {"run", "recompute", "seed", "as_json"},
     "report": {"run", "out", "as_json"},
     "compare": {"config", "out", "schedules", "iterations", "warmup", "repeats", "overrides", "as_json"},
+    "plan": {"run", "staleness", "steps", "out", "as_json"},
+    "study": {"name", "seeds", "smoke", "out", "as_json"},
 }
 
 
@@ -46,6 +48,9 @@ def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
         ["train", "--resume", str(tmp_path), "--set", "run.seed=1"],
         ["verify", str(tmp_path)],
         ["report", str(tmp_path)],
+        ["plan", str(tmp_path)],
+        ["study", "nonsense", "--out", str(tmp_path / "s")],
+        ["study", "bias", "--seeds", "0", "--out", str(tmp_path / "s")],
         ["compare", "--schedules", "sink", "--out", str(tmp_path / "c")],
         ["compare", "--iterations", "3", "--out", str(tmp_path / "c")],
         ["compare", "--set", "run.time_limit_seconds=60", "--out", str(tmp_path / "c")],

@@ -39,13 +39,29 @@ RANK = {
     "live": 10,
     "sim": 10,
     "wire": 11,
-    "cli": 12,
+    "commands": 12,
+    "cli": 13,
 }
 ONLY = {
     "align": set(),
     "market": {"eventtime", "align"},
     "report": {"records", "events", "errors", "settings", "ports", "learner"},
     "comparison": {"errors", "events", "settings", "settings_sections", "report"},
+    "studies": {
+        "eventtime",
+        "records",
+        "errors",
+        "ports",
+        "settings",
+        "theory",
+        "tasks",
+        "models",
+        "rollout",
+        "learner",
+        "align",
+        "report",
+    },
+    "planning": {"eventtime", "errors", "records", "events", "settings", "theory", "report"},
     "testing": {"records", "ports", "errors", "events"},
 }
 PURE = ("flow", "theory", "eventtime")
@@ -82,7 +98,7 @@ def test_import_order(file: Path) -> None:
     for other in rooms_imported(file) - {room}:
         if room in ONLY:
             assert other in ONLY[room], f"{room} may not import {other}"
-        elif room in {"cli", "wire"}:
+        elif room in {"cli", "wire", "commands"}:
             assert RANK.get(other, 0) < RANK[room], f"{room} may not import {other}"
         else:
             assert other in RANK, f"{room} may not import {other}"

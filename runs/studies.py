@@ -1,0 +1,44 @@
+"""Claims about stability, each measured by one `offbeat study`; a claim stands only where the study's verdicts say so.
+
+    python runs/studies.py --seeds 5 --out out/studies [bias two-constraint collapse gac]
+
+One after the other, each on all cores; the same --out goes on where it stopped. Prints the verdicts and what a study
+cost in seconds of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CLAIMS = {
+    "bias": "the surrogate gradient's bias from stale rollouts is linear in S and in the learning rate",
+    "two-constraint": "eta_max falls as 1 / S where staleness binds, is flat where the horizon does, and is predicted",
+    "collapse": "beyond the edge the time of collapse is inverse to the learning rate and does not depend on S",
+    "gac": "projection rescues what staleness costs at the edge, and none of its controls explains that",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(CLAIMS), metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("out/studies"))
+    given = parser.parse_args()
+    for name in given.names:
+        print(f"{name}: {CLAIMS[name]}?", flush=True)
+        command = [sys.executable, "-m", "offbeat.cli", "study", name, "--seeds", str(given.seeds), "--json"]
+        done = subprocess.run([*command, "--out", str(given.out / name)], stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(done.returncode)
+        found = json.loads(done.stdout)
+        for verdict in found["verdicts"]:
+            print(f"  {verdict}")
+        print(f"  {found['cells']} cells, {found['core_seconds']:.0f} s of one core; {found['page']}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Study `bias` (L4): is ||H(theta, phi) - H(theta, theta)|| linear in S at fixed eta, and in eta at fixed S?
+
+Each cell follows one cycle of a cyclic refresh from the same phi (reached on-policy) and measures the bias with fresh
+rollouts at several S. *Declared*: linear means a least-squares line with R^2 >= 0.95, the median over rows of the
+grid; exponents of the power law are given beside it, for a curve can be monotone and still have a high R^2. Where a
+quarter of the grid or more is below its noise, nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
+from offbeat.studies.cell import Cell
+from offbeat.studies.grid import Estimate, Point, estimate
+from offbeat.studies.scales import SMOKE, WHOLE
+from offbeat.studies.study import Findings, Results
+from offbeat.theory.fits import Line, median, power_law, proportion, straight_line
+
+COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE)
+LINEAR = 0.95
+MOST_DROWNED = 0.25
+"""Share of the grid at which the bias may be below its noise; beyond it nothing is concluded."""
+Squares = dict[Point, tuple[float, float]]
+"""Squared bias and its standard error, by (S, eta)."""
+
+
+class BiasStudy:
+    name = "bias"
+
+    def cells(self, seeds: int, smoke: bool) -> list[Cell]:
+        rates = (2e-4, 4e-4) if smoke else (5e-5, 1e-4, 2e-4, 4e-4)
+        stalenesses = [1, 2, 4] if smoke else [2, 4, 8, 16]
+        approach, batches = (4, 3) if smoke else (120, 8)
+        options = {
+            "stalenesses": stalenesses,
+            "approach": approach,
+            "approach_rate": 4e-4,
+            "batches": batches,
+            "groups": 8 if smoke else 256,
+        }
+        most, scale = stalenesses[-1], SMOKE if smoke else WHOLE
+        steps = approach + most + len(stalenesses) * batches
+        return [
+            Cell(self.name, "bias", "cycle", seed, most, "cyclic", rate, steps, scale, options)
+            for seed in range(seeds)
+            for rate in rates
+        ]
+
+    def findings(self, results: Results, smoke: bool) -> Findings:
+        seeds = _by_seed(results)
+        stalenesses, rates = sorted({s for s, _ in seeds[0]}), sorted({eta for _, eta in seeds[0]})
+
+        def rows(by_staleness: bool, fit: Any, key: str) -> Any:
+            def statistic(sample: Sequence[Squares]) -> float:
+                lines = _lines(sample, stalenesses, rates, by_staleness, fit)
+                return median([getattr(one, key) for one in lines])
+
+            return statistic
+
+        wanted = {
+            "r_squared_staleness": rows(True, straight_line, "r_squared"),
+            "r_squared_eta": rows(False, straight_line, "r_squared"),
+            "exponent_staleness": rows(True, power_law, "slope"),
+            "exponent_eta": rows(False, power_law, "slope"),
+        }
+        found = {name: estimate(seeds, statistic, name) for name, statistic in wanted.items()}
+        found["bias_per_staleness_and_eta"] = estimate(seeds, _gain, "gain")
+        points = [(s, eta) for s in stalenesses for eta in rates]
+        drowned = sum(_norm(seeds, point) < _noise(seeds, point) for point in points) / len(points)
+        verdicts = [
+            _verdict("staleness", found["r_squared_staleness"], found["exponent_staleness"], drowned),
+            _verdict("learning rate", found["r_squared_eta"], found["exponent_eta"], drowned),
+        ]
+        values: dict[str, Any] = {name: pair.to_json() for name, pair in found.items()}
+        values["bias"] = [
+            {"staleness": s, "eta": eta, "bias": _norm(seeds, (s, eta)), "noise": _noise(seeds, (s, eta))}
+            for s, eta in points
+        ]
+        title = "The surrogate gradient's bias from stale rollouts"
+        lead = (
+            f"{len(seeds)} seeds. From a policy phi reached on-policy, each cell makes up to {stalenesses[-1]} updates"
+            " on data of phi and then measures how far the gradient on phi's data is from the gradient on fresh data:"
+            " same prompts, same random numbers. S in publishes, one optimizer update each."
+        )
+        return Findings(title, lead, values, verdicts, _figures(seeds, stalenesses, rates), [_table(seeds, results)])
+
+
+def _by_seed(results: Results) -> list[Squares]:
+    """Squared bias by (S, eta), one dictionary a seed."""
+    found: dict[int, Squares] = {}
+    for cell, values in results:
+        columns = (cell.options["stalenesses"], values["bias_squared"], values["bias_squared_error"])
+        for staleness, squared, error in zip(*columns, strict=True):
+            found.setdefault(cell.seed, {})[staleness, cell.learning_rate] = squared, error
+    return [found[seed] for seed in sorted(found)]
+
+
+def _norm(sample: Sequence[Squares], point: Point) -> float:
+    """Root of the mean square over seeds, 0 where noise made the mean negative."""
+    return math.sqrt(max(0.0, fmean(seed[point][0] for seed in sample)))
+
+
+def _noise(sample: Sequence[Squares], point: Point) -> float:
+    """The square root of the standard error of the mean square: a norm below it is noise."""
+    return math.sqrt(math.sqrt(sum(seed[point][1] ** 2 for seed in sample)) / len(sample))
+
+
+def _lines(
+    sample: Sequence[Squares], stalenesses: Sequence[int], rates: Sequence[float], by_staleness: bool, fit: Any
+) -> list[Line]:
+    """A fit for each row of the grid. ValueError where a bias is below its noise."""
+    if any(_norm(sample, (s, eta)) == 0 for s in stalenesses for eta in rates):
+        raise ValueError("a bias is lost in its noise")
+    if by_staleness:
+        return [fit(stalenesses, [_norm(sample, (s, eta)) for s in stalenesses]) for eta in rates]
+    return [fit(rates, [_norm(sample, (s, eta)) for eta in rates]) for s in stalenesses]
+
+
+def _gain(sample: Sequence[Squares]) -> float:
+    """The c of bias = c S eta."""
+    return proportion([s * eta for s, eta in sample[0]], [_norm(sample, point) for point in sample[0]])
+
+
+def _verdict(of: str, r_squared: Estimate, exponent: Estimate, drowned: float) -> str:
+    value = r_squared.value
+    if value is None or drowned > MOST_DROWNED:
+        return (
+            f"Whether the bias is linear in {of} cannot be said: it is below its noise at {drowned:.0%} of the grid;"
+            " more seeds."
+        )
+    word = "linear" if value >= LINEAR else "not linear"
+    return (
+        f"The bias is {word} in {of} by the declared rule: R² {r_squared.shown()} (bar {LINEAR}); as a power law its"
+        f" exponent is {exponent.shown()}."
+    )
+
+
+def _figures(seeds: Sequence[Squares], stalenesses: Sequence[int], rates: Sequence[float]) -> list[Figure]:
+    by_s = [
+        line(stalenesses, [_norm(seeds, (s, eta)) for s in stalenesses], f"η {eta:g}", colour, "%{y:.3g}",
+             mode="lines+markers")
+        for eta, colour in zip(rates, COLOURS, strict=False)
+    ]  # fmt: skip
+    by_eta = [
+        line(rates, [_norm(seeds, (s, eta)) for eta in rates], f"S {s}", colour, "%{y:.3g}", mode="lines+markers")
+        for s, colour in zip(stalenesses, COLOURS, strict=False)
+    ]
+    product = [
+        line([s * eta for eta in rates], [_norm(seeds, (s, eta)) for eta in rates], f"S {s}", colour, "%{y:.3g}",
+             mode="markers")
+        for s, colour in zip(stalenesses, COLOURS, strict=False)
+    ]  # fmt: skip
+    return [
+        Figure("bias-staleness", "Bias over staleness", "A straight line through 0 is the law at fixed rate.",
+               spec(by_s, "S (publishes)", "‖bias‖")),
+        Figure("bias-eta", "Bias over learning rate", "A straight line through 0 is the law at fixed staleness.",
+               spec(by_eta, "η", "‖bias‖")),
+        Figure("bias-product", "Bias over S·η", "Where the law holds, all points lie on one line.",
+               spec(product, "S·η", "‖bias‖"), "full"),
+    ]  # fmt: skip
+
+
+def _table(seeds: Sequence[Squares], results: Results) -> tuple[str, str, list[str], list[list[str]], int]:
+    rows: dict[Point, list[list[float]]] = {}
+    for cell, values in results:
+        for i, s in enumerate(cell.options["stalenesses"]):
+            rows.setdefault((s, cell.learning_rate), []).append(
+                [values["lag_distance"][i], max(0.0, values["gradient_squared"][i]) ** 0.5]
+            )
+    body = [
+        [str(s), f"{eta:g}", f"{_norm(seeds, (s, eta)):.4f}", f"{_noise(seeds, (s, eta)):.4f}"]
+        + [f"{fmean(column):.4f}" for column in zip(*found, strict=True)]
+        for (s, eta), found in sorted(rows.items())
+    ]
+    head = ["S", "η", "‖bias‖", "noise", "‖θ − φ‖", "‖H(θ, θ)‖"]
+    return (
+        "All cells",
+        "Means over seeds (of the bias: root of the mean square). Noise: a norm below it cannot be told from 0.",
+        head,
+        body,
+        6,
+    )

@@ -1,0 +1,123 @@
+"""Results laid out by seed, so that seeds are what is resampled, and the two edges of a (S, eta) grid.
+
+*Seeds are units*: every interval here comes from drawing whole seeds with replacement; cells of one seed share their
+prompts and stay together. Two edges of the stable region: by *collapse* (the declared criterion, in at most one third
+of the seeds) and by *half gain* (the rate at which half of sync's best gain is left). Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, TypeVar
+
+from offbeat.eventtime.streams import stream_seed
+from offbeat.studies.cell import Cell
+from offbeat.theory.collapse import collapse
+from offbeat.theory.fits import Interval, bootstrap
+
+T = TypeVar("T")
+Point = tuple[int, float]
+"""Staleness and learning rate."""
+MOST_COLLAPSED = 1 / 3
+LAST = 2
+"""Evaluations at the end whose mean is a run's final exact match."""
+
+
+class Trained:
+    """One trained cell, judged."""
+
+    def __init__(self, cell: Cell, values: dict[str, Any]) -> None:
+        self.cell, self.values = cell, values
+        exams = values["evaluations"]
+        broke = values["broke"]
+        self.start = float(exams[0][1])
+        self.final = fmean(score for _, score in exams[-LAST:]) if broke is None else 0.0
+        judged = collapse(values["reward"], values["gradient_norm"], values["entropy"])
+        self.collapse = judged
+        self.collapse_step = judged.step if judged.step is not None else broke
+
+    @property
+    def gain(self) -> float:
+        """Final less first expected exact match on held-out prompts."""
+        return self.final - self.start
+
+    def cosine(self) -> float | None:
+        """Mean lag-1 cosine of raw gradients, up to the collapse where there is one."""
+        known = [c for c in self.values["cosine"][: self.collapse_step] if c is not None]
+        return fmean(known) if known else None
+
+
+Sample = Sequence[dict[Any, Trained]]
+"""Drawn seeds: what each has, by arm, staleness and rate."""
+
+
+def seeds_of(results: Sequence[tuple[Cell, dict[str, Any]]]) -> list[dict[tuple[str, int, float], Trained]]:
+    """One dictionary a seed: (arm, staleness, rate) to its trained cell."""
+    found: dict[int, dict[tuple[str, int, float], Trained]] = {}
+    for cell, values in results:
+        found.setdefault(cell.seed, {})[cell.arm, cell.staleness, cell.learning_rate] = Trained(cell, values)
+    return [found[seed] for seed in sorted(found)]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A statistic of all seeds with its 95 % interval over them; both None where it cannot be computed."""
+
+    value: float | None
+    interval: Interval | None
+
+    def shown(self, form: str = ".3g") -> str:
+        """For people: value [low, high]."""
+        if self.value is None or self.interval is None:
+            return "not on the grid"
+        return f"{self.value:{form}} [{self.interval.low:{form}}, {self.interval.high:{form}}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": self.value, "interval": list(self.interval) if self.interval else None}
+
+    @property
+    def is_positive(self) -> bool:
+        """Known, and its whole interval above 0."""
+        return self.interval is not None and self.interval.low > 0
+
+
+def estimate(units: Sequence[T], statistic: Callable[[Sequence[T]], float], name: str) -> Estimate:
+    """Of independent units, nearly always seeds. `name` is the stream the resamples are drawn from."""
+    try:
+        return Estimate(statistic(units), bootstrap(units, statistic, stream_seed(0, name)))
+    except ValueError:
+        return Estimate(None, None)
+
+
+def collapse_edge(seeds: Sample, arm: str, staleness: int, rates: Sequence[float]) -> float:
+    """The largest rate of the grid up to which at most a third of the seeds collapsed. ValueError where the smallest
+    rate collapses, or none does: then the edge is not on the grid."""
+    edge = None
+    for rate in sorted(rates):
+        fell = fmean(seed[arm, staleness, rate].collapse_step is not None for seed in seeds)
+        if fell > MOST_COLLAPSED:
+            break
+        edge = rate
+    if edge is None or edge == max(rates):
+        raise ValueError(f"S = {staleness}: the edge is not on the grid")
+    return edge
+
+
+def mean_gain(seeds: Sample, arm: str, staleness: int, rate: float) -> float:
+    return fmean(seed[arm, staleness, rate].gain for seed in seeds)
+
+
+def half_gain_edge(seeds: Sample, arm: str, staleness: int, rates: Sequence[float], wanted: float) -> float:
+    """The rate above which the gain stays under `wanted`, between grid points linear in log rate. ValueError where it
+    is not on the grid."""
+    ranked = sorted(rates)
+    gains = [mean_gain(seeds, arm, staleness, rate) for rate in ranked]
+    above = [i for i, gain in enumerate(gains) if gain >= wanted]
+    if not above or above[-1] == len(ranked) - 1:
+        raise ValueError(f"S = {staleness}: the edge is not on the grid")
+    i = above[-1]
+    share = (gains[i] - wanted) / (gains[i] - gains[i + 1])
+    return math.exp(math.log(ranked[i]) + share * math.log(ranked[i + 1] / ranked[i]))

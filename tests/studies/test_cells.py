@@ -1,0 +1,118 @@
+"""Cells on the real engine and learner: staleness is exact, a cell is its data, and the bias is what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offbeat.studies.cell import Cell, Curves
+from offbeat.studies.instruments import flat
+from offbeat.studies.rollouts import Rollouts
+from offbeat.studies.surrogate import Probe, bias, squared_norm
+from offbeat.studies.training import Trainer, train
+from offbeat.theory.refresh import Refresh, lag_at
+from tests.studies.conftest import TINY
+
+
+def cell(staleness: int, refresh: Refresh = "fixed-lag", seed: int = 0, rate: float = 3e-3, **options: Any) -> Cell:
+    return Cell("test", "train", "plain", seed, staleness, refresh, rate, 7, TINY, options)
+
+
+def quietly(done: int, total: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("staleness", "refresh"), [(0, "fixed-lag"), (2, "fixed-lag"), (2, "cyclic")])
+def test_every_batch_is_sampled_by_the_version_of_its_lag(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, staleness: int, refresh: Refresh
+) -> None:
+    asked: list[tuple[int, int]] = []
+    sampled: set[tuple[int, int]] = set()
+    original = Rollouts.batch
+
+    def watched(self: Rollouts, iteration: int, version: int, *rest: Any) -> Any:
+        asked.append((iteration, version))
+        made = original(self, iteration, version, *rest)
+        sampled.update((iteration, span.version) for g in made.groups for t in g.trajectories for span in t.spans)
+        return made
+
+    monkeypatch.setattr(Rollouts, "batch", watched)
+    found = train(cell(staleness, refresh), policy, quietly)
+    assert asked == [(step, step - lag_at(step, staleness, refresh)) for step in range(7)]
+    assert sampled == set(asked)
+    assert len(found.reward) == 7
+    assert [step for step, _ in found.evaluations] == [0, 3, 6, 7]
+
+
+def test_sync_has_no_lag_and_stale_runs_have_that_of_their_last_updates(policy: Path) -> None:
+    sync, stale = (train(cell(s), policy, quietly) for s in (0, 3))
+    assert sync.lag_distance == [0.0] * 7
+    assert max(sync.lag_kl) < 1e-6
+    assert max(stale.update_norm) > 0
+    for step in range(7):
+        path = sum(stale.update_norm[max(0, step - 3) : step])
+        assert stale.lag_distance[step] <= path * (1 + 1e-5)
+        assert stale.drift[step] <= sum(stale.update_norm[: step + 1]) * (1 + 1e-5)
+    assert max(stale.lag_kl) > 1e-6
+
+
+def test_a_cell_is_fixed_by_its_data(policy: Path) -> None:
+    first, again, other = (train(cell(2, seed=seed), policy, quietly) for seed in (1, 1, 2))
+    assert first == again
+    assert first.reward != other.reward
+
+
+def test_a_cell_that_blows_up_ends_early_and_says_where(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Trainer.step
+
+    def poisoned(self: Trainer, lag: int) -> Any:
+        report = original(self, lag)
+        if report.iteration == 3:
+            with torch.no_grad():
+                self.parameters[0].fill_(float("nan"))
+        return report
+
+    monkeypatch.setattr(Trainer, "step", poisoned)
+    found: Curves = train(cell(1), policy, quietly)
+    assert found.broke == 3
+    assert len(found.reward) == 3
+
+
+def test_probe_changes_nothing_and_finds_no_bias_in_fresh_data(policy: Path) -> None:
+    chosen = cell(0)
+    settings = TINY.settings(1e-3, 7)
+    trainer = Trainer(chosen, policy, settings)
+    before = flat(trainer.parameters)
+    probe = Probe(policy, trainer.learner, settings)
+    gradients = [probe.gradient(trainer.rollouts.batch(0, 0, "measure", 8)) for _ in range(2)]
+    trainer.close()
+    assert torch.equal(gradients[0], gradients[1]), "same prompts, same random numbers, same policy: same gradient"
+    assert float(gradients[0].norm()) > 0
+    assert torch.equal(flat(trainer.parameters), before)
+    assert trainer.learner.version == 0
+
+
+def test_bias_is_measured_at_each_staleness(policy: Path) -> None:
+    options = {"stalenesses": [1, 3], "approach": 2, "approach_rate": 1e-3, "batches": 3, "groups": 8}
+    chosen = Cell("test", "bias", "cycle", 0, 3, "cyclic", 3e-3, 11, TINY, options)
+    seen: list[tuple[int, int]] = []
+    found = bias(chosen, policy, lambda done, total: seen.append((done, total)))
+    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(
+        ("bias_squared", "bias_squared_error", "gradient_squared", "lag_distance"), 2
+    )
+    assert 0 < found["lag_distance"][0] < found["lag_distance"][1]
+    assert seen[-1] == (11, 11)
+
+
+def test_squared_norm_is_unbiased_by_noise() -> None:
+    torch.manual_seed(0)
+    signal = torch.zeros(50)
+    signal[0] = 2.0
+    found = [squared_norm([signal + torch.randn(50) for _ in range(6)]) for _ in range(800)]
+    values = torch.tensor([value for value, _ in found])
+    assert float(values.mean()) == pytest.approx(4.0, abs=0.3)
+    errors = torch.tensor([error for _, error in found])
+    assert float(errors.mean()) == pytest.approx(float(values.std()), rel=0.3), "and the error is that of the estimate"

@@ -1,0 +1,124 @@
+"""A study from cells to page: in processes, kept cell by cell, gone on with, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offbeat.commands.study import NAMES
+from offbeat.errors import RunDirectoryError, RunFailed
+from offbeat.studies import study as module
+from offbeat.studies.cell import Cell, Result
+from offbeat.studies.page import write_study
+from offbeat.studies.registry import design
+from offbeat.studies.store import Store
+from offbeat.studies.study import Findings, Results, conduct
+from tests.studies.conftest import TINY
+
+
+class Pair:
+    """A study of two cells."""
+
+    name = "pair"
+    kind = "train"
+
+    def cells(self, seeds: int, smoke: bool) -> list[Cell]:
+        return [Cell(self.name, self.kind, "plain", seed, 1, "fixed-lag", 1e-3, 3, TINY) for seed in range(seeds)]
+
+    def findings(self, results: Results, smoke: bool) -> Findings:
+        rewards = [values["reward"] for _, values in results]
+        return Findings("A pair", "Two.", {"rewards": rewards}, ["Nothing."], [], [("T", "c", ["a"], [["<b>"]], 0)])
+
+
+class Log:
+    """What an observer heard."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+        self.done: list[str] = []
+        self.steps = 0
+
+    def preparing(self, note: str, share: float) -> None: ...
+
+    def begins(self, cells: int, kept: int, steps: int) -> None:
+        self.kept.append(kept)
+
+    def stepped(self, cell: Cell, done: int, total: int) -> None:
+        self.steps += 1
+
+    def finished(self, cell: Cell, seconds: float) -> None:
+        self.done.append(cell.name)
+
+
+@pytest.fixture(autouse=True)
+def _prepared(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "prepare_policy", lambda settings, progress: policy)
+
+
+def test_a_study_keeps_its_cells_and_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    first, again = Log(), Log()
+    one = conduct(Pair(), tmp_path / "s", 1, False, first)
+    assert (first.kept, len(first.done), first.steps) == ([0], 1, 3)
+    two = conduct(Pair(), tmp_path / "s", 2, False, again)
+    assert (again.kept, len(again.done)) == ([1], 1)
+    assert two.findings.values["rewards"][0] == one.findings.values["rewards"][0]
+    whole = conduct(Pair(), tmp_path / "s", 2, False, Log())
+    assert json.dumps(whole.to_json()) == json.dumps(two.to_json())
+    assert two.to_json()["evidence"] is False
+    page = write_study(two).read_text(encoding="utf-8")
+    assert "Not evidence: 2 seeds" in page
+    assert "&lt;b&gt;" in page
+
+
+def test_a_failing_cell_is_named_and_finished_ones_are_kept(tmp_path: Path) -> None:
+    conduct(Pair(), tmp_path / "s", 1, False, Log())
+    broken = Pair()
+    broken.kind = "nonsense"
+    with pytest.raises(RunFailed, match="plain S=1"):
+        conduct(broken, tmp_path / "s", 1, False, Log())
+    store = Store(tmp_path / "s")
+    assert len(store.results()) == 1
+    store.close()
+
+
+def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RunDirectoryError, match="no study"):
+        conduct(Pair(), tmp_path, 1, False, Log())
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_another_study_or_start_policy_is_refused(tmp_path: Path) -> None:
+    conduct(Pair(), tmp_path / "s", 1, False, Log())
+    other = Pair()
+    other.name = "other"
+    with pytest.raises(RunDirectoryError, match="another study"):
+        conduct(other, tmp_path / "s", 1, False, Log())
+    store = Store(tmp_path / "s")
+    with pytest.raises(RunDirectoryError, match="another start policy"):
+        store.agree("policy", "0" * 64, "its cells began with another start policy")
+    store.close()
+
+
+def test_a_row_is_whole_and_the_key_is_the_cell(tmp_path: Path) -> None:
+    (cell,) = Pair().cells(1, False)
+    store = Store(tmp_path / "s")
+    store.add(cell, Result(1.5, {"reward": [0.5]}))
+    store.close()
+    again = Store(tmp_path / "s")
+    assert again.results() == {cell.key: Result(1.5, {"reward": [0.5]})}
+    again.close()
+
+
+def test_every_study_has_cells_that_differ_and_a_smoke_grid_that_is_smaller() -> None:
+    for name in NAMES.split(", "):
+        chosen = design(name)
+        assert chosen is not None
+        assert chosen.name == name
+        whole, smoke = chosen.cells(2, smoke=False), chosen.cells(2, smoke=True)
+        assert len({cell.key for cell in whole}) == len(whole) > len(smoke) > 0
+        assert {cell.seed for cell in whole} == {0, 1}
+        assert [cell.seed for cell in whole] == sorted(cell.seed for cell in whole)
+    assert design("nonsense") is None

@@ -1,0 +1,168 @@
+"""What studies conclude, on results made from formulas: the laws where they hold, and that they do not where not."""
+
+from __future__ import annotations
+
+import json
+import math
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offbeat.eventtime.draws import Draws
+from offbeat.studies.bias import BiasStudy
+from offbeat.studies.cell import Cell
+from offbeat.studies.collapse import CollapseStudy
+from offbeat.studies.gac import GacStudy
+from offbeat.studies.page import html
+from offbeat.studies.registry import design
+from offbeat.studies.study import Findings, Outcome
+from offbeat.studies.two_constraint import TwoConstraintStudy
+from tests.studies.made_up import START, results, run
+
+
+def said(found: Findings, words: str) -> str:
+    (verdict,) = [verdict for verdict in found.verdicts if words in verdict]
+    return verdict
+
+
+def bias_values(law: Any) -> Any:
+    def values(cell: Cell, draws: Draws) -> dict[str, Any]:
+        lags = cell.options["stalenesses"]
+        biases = [law(s, cell.learning_rate) * (1 + 0.02 * draws.normal()) for s in lags]
+        one = [1.0] * len(lags)
+        squares = [b * b for b in biases]
+        return {
+            "bias_squared": squares,
+            "bias_squared_error": [0.0] * len(lags),
+            "gradient_squared": one,
+            "lag_distance": one,
+        }
+
+    return values
+
+
+def test_a_bias_linear_in_both_is_found_linear() -> None:
+    found = BiasStudy().findings(results(BiasStudy(), 5, bias_values(lambda s, eta: 3.0 * s * eta)), smoke=False)
+    assert "is linear in staleness" in said(found, "in staleness")
+    assert "is linear in learning rate" in said(found, "in learning rate")
+    assert found.values["exponent_staleness"]["value"] == pytest.approx(1.0, abs=0.05)
+    assert found.values["bias_per_staleness_and_eta"]["value"] == pytest.approx(3.0, rel=0.02)
+
+
+def test_a_bias_that_saturates_is_not_found_linear() -> None:
+    study = BiasStudy()
+    found = study.findings(results(study, 5, bias_values(lambda s, eta: math.sqrt(eta) * (1 + 0.05 / s))), smoke=False)
+    assert "is not linear in staleness" in said(found, "in staleness")
+
+
+def test_a_bias_lost_in_noise_is_said_to_be() -> None:
+    study = BiasStudy()
+    lost = [(cell, values | {"bias_squared_error": [1.0] * len(values["bias_squared"])})
+            for cell, values in results(study, 5, bias_values(lambda s, eta: s * eta))]  # fmt: skip
+    assert len([v for v in study.findings(lost, smoke=False).verdicts if "cannot be said" in v]) == 2
+
+
+def edge_values(edge: Any) -> Any:
+    """Gain falls from .6 through .3 at the edge; collapse above twice the edge."""
+
+    def values(cell: Cell, draws: Draws) -> dict[str, Any]:
+        beyond = math.log(cell.learning_rate / edge(cell.staleness)) / math.log(2) + 0.05 * draws.normal()
+        final = START + 0.6 / (1 + math.exp(4 * beyond))
+        return run(final, cell.steps, collapse_at=50 if beyond > 1 else None)
+
+    return values
+
+
+def test_slopes_of_the_two_constraints_are_found_where_they_hold() -> None:
+    study = TwoConstraintStudy()
+    found = study.findings(results(study, 5, edge_values(lambda s: min(8e-4, 5e-3 / max(s, 1)))), smoke=False)
+    slope = found.values["slope_half_gain_staleness_limited"]
+    assert slope["value"] == pytest.approx(-1.0, abs=0.15)
+    assert "as predicted" in said(found, "half gain edge, staleness-limited")
+    assert found.values["slope_half_gain_horizon_limited"]["value"] == pytest.approx(0.0, abs=0.15)
+
+
+def test_an_edge_that_does_not_move_contradicts_the_staleness_limit() -> None:
+    study = TwoConstraintStudy()
+    found = study.findings(results(study, 5, edge_values(lambda s: 5e-4)), smoke=False)
+    assert "not as predicted" in said(found, "half gain edge, staleness-limited")
+    assert found.values["grid"][0]["seeds"] == 5
+
+
+def test_an_edge_beyond_the_grid_is_not_invented() -> None:
+    study = TwoConstraintStudy()
+    found = study.findings(results(study, 2, edge_values(lambda s: 1.0)), smoke=False)
+    assert found.values["eta_max_half_gain"]["8"] == {"value": None, "interval": None}
+    assert "no slope" in said(found, "half gain edge, staleness-limited")
+
+
+def test_collapse_time_inverse_to_rate_and_free_of_staleness_is_found() -> None:
+    def values(cell: Cell, draws: Draws) -> dict[str, Any]:
+        at = round(0.15 / cell.learning_rate * math.exp(0.05 * draws.normal()))
+        unstable = cell.learning_rate > 1e-3
+        return run(0.8, cell.steps, at if unstable else None, cosine=0.4 if unstable else 0.1)
+
+    study = CollapseStudy()
+    found = study.findings(results(study, 5, values), smoke=False)
+    assert "as predicted" in said(found, "S = 4: log")
+    assert "does not depend on S" in said(found, "T_c·η")
+    assert "is higher than in stable runs" in said(found, "cosine")
+
+
+@pytest.mark.parametrize("smoke", [True, False])
+@pytest.mark.parametrize("name", ["two-constraint", "collapse", "gac", "bias"])
+@pytest.mark.parametrize("learnt", [True, False])
+def test_every_study_has_a_page_whatever_came_of_it(name: str, smoke: bool, learnt: bool) -> None:
+    study = design(name)
+    assert study is not None
+    train = edge_values(lambda s: 5e-4) if learnt else lambda cell, draws: run(0.0, cell.steps, cosine=0.0)
+    values = bias_values(lambda s, eta: s * eta * learnt) if name == "bias" else train
+    found = study.findings(results(study, 2, values, smoke), smoke)
+    page = html(Outcome(name, Path("study"), 10, 2, smoke, 60.0, found))
+    assert all(escape(verdict) in page for verdict in found.verdicts)
+    assert page.count('data-figure="figure-') == sum(figure.spec is not None for figure in found.figures)
+    json.dumps(found.values, allow_nan=False)
+
+
+FINALS = {"sync": 0.8, "plain": 0.3, "autopilot": 0.7}
+
+
+def gac_values(finals: dict[str, float], plain_at_best: float = 0.6) -> Any:
+    def values(cell: Cell, draws: Draws) -> dict[str, Any]:
+        final = finals.get(cell.arm, 0.5)
+        if cell.learning_rate < 4e-4 and cell.arm != "sync":
+            final = plain_at_best if cell.arm == "plain" else 0.5
+        cosine = {"sync": 0.1, "plain": 0.3}.get(cell.arm, 0.12) + 0.005 * draws.normal()
+        return run(final + 0.01 * draws.normal(), cell.steps, cosine=cosine)
+
+    return values
+
+
+def test_a_gain_of_the_direction_is_not_explained_by_its_controls() -> None:
+    study = GacStudy()
+    finals = FINALS | {"cap": 0.75, "shrink only": 0.35, "random direction": 0.35}
+    found = study.findings(results(study, 5, gac_values(finals)), smoke=False)
+    assert "are twice as aligned" in said(found, "Signature")
+    assert "cap beats plain" in said(found, "beat")
+    assert "does not explain" in said(found, "'shrink only'")
+    assert "cap recovers 80%" in said(found, "cap recover")
+    assert "does not explain" in said(found, "lower fixed learning rate")
+
+
+def test_a_control_that_does_as_well_is_said_to_explain_the_gain() -> None:
+    study = GacStudy()
+    finals = FINALS | {"cap": 0.5, "shrink only": 0.52, "random direction": 0.35}
+    found = study.findings(results(study, 5, gac_values(finals, plain_at_best=0.7)), smoke=False)
+    assert "'shrink only' explains cap's gain" in said(found, "'shrink only'")
+    assert "a lower fixed learning rate explains what it gains" in said(found, "lower fixed")
+    assert "cap does not recover 80%" in said(found, "cap does not recover")
+
+
+def test_without_a_gain_there_is_nothing_to_explain() -> None:
+    study = GacStudy()
+    finals = FINALS | {"cap": 0.25, "shrink only": 0.35, "random direction": 0.35}
+    found = study.findings(results(study, 5, gac_values(finals)), smoke=False)
+    assert "there is no gain" in said(found, "does not beat plain")
+    assert not [verdict for verdict in found.verdicts if "'shrink only'" in verdict]

@@ -73,7 +73,7 @@ class PolicyLearner:
         attach: Attach | None = None,
     ) -> PolicyLearner:
         """A fresh learner at version 0 with the weights of a Hugging Face directory. Raises WeightsError."""
-        return cls(model_dir, Policy.load(model_dir), settings, 0, optimizer_factory, attach)
+        return cls(model_dir, Policy.load(model_dir), settings, 0, optimizer_factory, attach=attach)
 
     @classmethod
     def restore(
@@ -90,7 +90,7 @@ class PolicyLearner:
         `model_dir` gives the architecture. Raises WeightsError for damaged files, another architecture, or where
         `version` is given and the files are of another.
         """
-        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, attach)
+        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, attach=attach)
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
         return learner

@@ -7,7 +7,7 @@
     ├── EngineError        the rollout engine refused or failed; never turned into a reward of 0
     ├── WeightsError       published weights are missing, damaged or not the announced ones
     ├── InvariantError     a law of the ledger or of a constraint (C1, C2, C3) was about to break
-    └── RunFailed          the run ended without reaching its goal (exit 1)
+    └── RunFailed          a run, or one of those compared, ended without reaching its goal (exit 1)
 
 This file knows no room; every room may import it.
 """
@@ -52,4 +52,4 @@ class InvariantError(OffbeatError):
 
 
 class RunFailed(OffbeatError):
-    """The run stopped before its goal; the message names the culprit."""
+    """A run stopped before its goal; the message names the culprit."""

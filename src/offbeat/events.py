@@ -3,6 +3,8 @@
 Both are plain frozen records that survive JSON: the run log stores every event with the commands it caused, so
 folding the events again gives the same state and the same commands (the twin law; how a run is resumed).
 Token payloads never travel here: a `Finished` names its trajectory, the payload lies beside it in the run log.
+A lane has a new *life* with every `StartLane`; in a session the first is life 1. What lanes say names the life it comes
+from (None: the world hears none but the present one), and what an earlier life said changes nothing (zombie rule).
 """
 
 from __future__ import annotations
@@ -36,13 +38,19 @@ class LaneReady(_Event, frozen=True):
 
     lane: int
     slots: int
+    life: int | None = None
 
 
 class LaneLost(_Event, frozen=True):
-    """The process behind a lane ended or was ended; all it held is gone."""
+    """The process behind a lane ended or was ended; all it held is gone.
+
+    `for_lane`: it was ended only because that lane, which it hosts too, was started anew; this lane is not to blame.
+    """
 
     lane: int
     reason: str
+    life: int | None = None
+    for_lane: int | None = None
 
 
 class VersionLoaded(_Event, frozen=True):
@@ -50,6 +58,7 @@ class VersionLoaded(_Event, frozen=True):
 
     lane: int
     version: int
+    life: int | None = None
 
 
 class Progress(_Event, frozen=True):
@@ -66,6 +75,7 @@ class Progress(_Event, frozen=True):
     decoded: int = 0
     parked: tuple[int, ...] = ()
     cached: int = 0
+    life: int | None = None
 
 
 class Departed(_Event, frozen=True):
@@ -158,6 +168,14 @@ class Trained(_Event, frozen=True):
     ended: float
 
 
+class Marked(_Event, frozen=True):
+    """`done` of the `marks` that an evaluation under way needs have been given. Said now and then, not for each."""
+
+    version: int
+    done: int
+    marks: int
+
+
 class Evaluated(_Event, frozen=True):
     """Exact match of `version` on the held-out prompts, greedy and sampled, in [0, 1]."""
 
@@ -178,6 +196,15 @@ class Tick(_Event, frozen=True):
     """Nothing else happened for a while. Carries time only."""
 
 
+class Suspended(_Event, frozen=True):
+    """The world itself stood still for the last `seconds` (suspended, frozen, blocked) and heard nobody.
+
+    It comes before anything that was said meanwhile. A world of virtual time never stands still, however far it jumps.
+    """
+
+    seconds: float
+
+
 class StopRequested(_Event, frozen=True):
     """The user asked to stop (Ctrl-C, SIGTERM)."""
 
@@ -192,8 +219,8 @@ class WorldFailed(_Event, frozen=True):
 
 Event: TypeAlias = (
     Opened | LaneReady | LaneLost | VersionLoaded | Progress | Departed | Finished | GenerationFailed | PromptRejected
-    | Scored | ScoreFailed | LearnerReady | LearnerLost | Trained | Evaluated | EvaluationFailed
-    | Tick | StopRequested | WorldFailed
+    | Scored | ScoreFailed | LearnerReady | LearnerLost | Trained | Marked | Evaluated | EvaluationFailed
+    | Tick | Suspended | StopRequested | WorldFailed
 )  # fmt: skip
 
 # -- commands --------------------------------------------------------------------------------------------------

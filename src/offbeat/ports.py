@@ -13,7 +13,11 @@ from offbeat.records import Batch, FinishReason, Prompt, Span, StepReport
 
 
 class World(Protocol):
-    """Where events come from and commands go: live processes or a simulator's heap."""
+    """Where events come from and commands go: live processes or a simulator's heap.
+
+    Leases run while the world listens. One that could hear nobody for a while says so, with `Suspended`, before it
+    tells what it heard since; a jump of virtual time is not such a while.
+    """
 
     @property
     def now(self) -> float:

@@ -14,13 +14,6 @@ import msgspec
 FinishReason = Literal["stop", "length"]
 
 
-class PolicyVersion(msgspec.Struct, frozen=True):
-    """A published policy: `number` publishes came before it; `digest` is the SHA-256 of its weights file."""
-
-    number: int
-    digest: str
-
-
 class Prompt(msgspec.Struct, frozen=True):
     """A question with its known answer. `prompt_id` is its position in the task's endless source.
 
@@ -98,8 +91,9 @@ class Instruments(msgspec.Struct, frozen=True):
 
     staleness_mean: float
     """Mean over trajectories, in publishes."""
-    effective_sample_size: float
-    """(sum w)^2 / (B sum w^2) in (0, 1], w = target / behaviour of whole trajectories, unclipped; mean over updates."""
+    effective_sample_size: float | None
+    """(sum w)^2 / (B sum w^2) in (0, 1], w = target / behaviour of whole trajectories, unclipped; mean over updates.
+    None where every update was skipped."""
     clip_share_by_staleness: tuple[float | None, ...]
     """Index s: share of the tokens of trajectories of staleness s that the objective clips, truncates or masks."""
     lag_kl_by_staleness: tuple[float | None, ...]
@@ -123,12 +117,34 @@ class Instruments(msgspec.Struct, frozen=True):
         return self.drift_by_staleness[-1] if self.drift_by_staleness else None
 
 
+class StepAlignment(msgspec.Struct, frozen=True):
+    """How an iteration's gradients lay to the ones before, and what was done about it (`learner.align`).
+
+    Cosines are means over the updates where they are valid, None where none is: `cosine` of the gradient with the
+    reference, `controlled` of what control made of it, `update` of consecutive changes of the parameters, `lags` of the
+    gradient with the one so many updates before. `kept` is the mean share of the gradient's norm that control left.
+    The counts are of updates: passed unmeasured (`invalid`), projected, skipped, and projected because too many had
+    been skipped (`released`).
+    """
+
+    cosine: float | None = None
+    controlled: float | None = None
+    update: float | None = None
+    kept: float = 1.0
+    invalid: int = 0
+    projected: int = 0
+    skipped: int = 0
+    released: int = 0
+    lags: dict[int, float] = {}
+
+
 class StepReport(msgspec.Struct, frozen=True):
     """What one RL iteration did. Means are over tokens unless named otherwise; seconds are wall-clock.
 
     `skipped_updates` counts optimizer updates left out because the loss or gradient was not finite;
     `consecutive_skips` is the current run of such updates. `policy_lag_kl` estimates KL(behaviour || target)
     by k3, the mean of r - 1 - log r over tokens sampled by behaviour, r = target / behaviour: unbiased, never negative.
+    `alignment` is None where `learner.align` is off.
     """
 
     iteration: int
@@ -152,3 +168,4 @@ class StepReport(msgspec.Struct, frozen=True):
     publish_seconds: float
     instruments: Instruments | None = None
     """None in logs of versions that did not measure them."""
+    alignment: StepAlignment | None = None

@@ -54,16 +54,30 @@ def impossible(
             f"schedule.at_bound = evict: {schedule.name} gives nothing up; remove it or set schedule.name ="
             " multi-version"
         )
+    if schedule.name == "one-step-off" and not schedule.legacy_fill:
+        problems.append(
+            "schedule.legacy_fill = false: one-step-off samples a batch under one version even after a newer one was"
+            " published; remove it"
+        )
     if schedule.name == "repack" and rollout.lanes == 1:
         problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
     smallest, largest = _length_range(task)
     if smallest > largest:
         problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
-    updates = learner.updates_per_iteration
-    if updates > tbs // group:
+    return problems + _wrong_for_the_learner(learner, tbs // group)
+
+
+def _wrong_for_the_learner(learner: LearnerSettings, groups: int) -> list[str]:
+    problems: list[str] = []
+    if learner.updates_per_iteration > groups:
         problems.append(
-            f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"
-            f" set at most {tbs // group}"
+            f"learner.updates_per_iteration = {learner.updates_per_iteration} is more than the {groups} groups of a"
+            f" batch; set at most {groups}"
+        )
+    if learner.align.c_low >= learner.align.c_high:
+        problems.append(
+            f"learner.align.c_low = {learner.align.c_low:g} is not below learner.align.c_high ="
+            f" {learner.align.c_high:g}; lower the one or raise the other"
         )
     return problems + _impossible_objective(learner)
 

@@ -275,10 +275,11 @@ def test_golden_fig_5() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(shapes.map(lambda shape: shape | {"name": "multi-version"}))
-def test_evicting_keeps_c3_counts_what_it_costs_and_forgets_no_prompt(shape: dict) -> None:
-    calm = {"deaths": 0.0, "cache_tokens": None, "legacy_fill": True, "every": 5.0}
-    scheduler, tape = run(shape | calm, evicts=True)
+@given(shapes, st.integers(1, 6), st.integers(0, 3))
+def test_evicting_keeps_c3_counts_what_it_costs_and_forgets_no_prompt(shape: dict, lanes: int, bound: int) -> None:
+    calm = {"name": "multi-version", "deaths": 0.0, "cache_tokens": None, "every": 5.0}
+    shape = shape | calm | {"lanes": lanes, "bound": bound}
+    scheduler, tape = run(shape, evicts=True)
     assert max(tape.staleness()) <= shape["bound"]
     evicted = of(e.Evict, tape.commands())
     issued: Counter[int] = Counter()

@@ -142,3 +142,37 @@ def test_settings_and_flow_agree_on_who_splices() -> None:
         assert settings_from({"schedule": {"name": name, "max_staleness": 0}}).schedule.live_versions == 2
         with pytest.raises(SettingsError, match=r"schedule\.max_versions = 1: .* set 2"):
             settings_from({"schedule": {"name": name, "max_versions": 1}})
+
+
+def legacy_groups(name: str, lanes: int, legacy_fill: bool) -> int:
+    """Groups that were issued under a version older than one which a lane held or was loading by then."""
+    found = 0
+    for seed in range(20):
+        scheduler = Scheduler(plan(schedule=name, lanes=lanes, bound=2, legacy_fill=legacy_fill, live_versions=3))
+        tape = Tape()
+        stop = drive(scheduler, FakeWorld(seed, lanes, 6, length=heavy, learn=2.0), tape)
+        assert stop is not None
+        assert stop.outcome == "finished"
+        there: set[tuple[int, int]] = set()
+        issued: set[int] = set()
+        for command in tape.commands():
+            if isinstance(command, e.LoadVersion):
+                there.add((command.lane, command.version))
+            elif isinstance(command, e.UnloadVersion):
+                there.discard((command.lane, command.version))
+            elif isinstance(command, e.Generate) and command.group_id not in issued:
+                issued.add(command.group_id)
+                found += command.version < max(version for _, version in there)
+    return found
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("name", ["multi-version", "in-flight"])
+def test_legacy_fill_is_asked_for_whatever_the_number_of_lanes(name: str, lanes: int) -> None:
+    assert legacy_groups(name, lanes, legacy_fill=False) == 0
+    assert legacy_groups(name, lanes, legacy_fill=True) > 0
+
+
+def test_one_step_off_cannot_do_without_an_older_version() -> None:
+    with pytest.raises(SettingsError, match=r"schedule\.legacy_fill = false: one-step-off .*; remove it"):
+        settings_from({"schedule": {"name": "one-step-off", "legacy_fill": False}})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +31,7 @@ RANK = {
     "flow": 5,
     "loop": 6,
     "tasks": 7,
+    "align": 8,
     "models": 8,
     "rollout": 8,
     "learner": 8,
@@ -100,6 +103,19 @@ def test_import_order(file: Path) -> None:
         else:
             assert other in RANK, f"{room} may not import {other}"
             assert RANK[other] < RANK[room], f"{room} may not import {other}"
+
+
+LEAF = {"torch", "__future__", "offbeat.align"} | set(sys.stdlib_module_names)
+"""What `align` is made of, so that its folder works in any project."""
+
+
+@pytest.mark.parametrize("file", sorted((SOURCE / "align").glob("*.py")), ids=lambda f: f.name)
+def test_align_is_a_leaf_of_torch(file: Path) -> None:
+    """One file besides it knows a trainer's library, and nothing imports that file."""
+    allowed = LEAF | ({"transformers"} if file.name == "trainer.py" else set())
+    for name in imports_of(file):
+        assert name.split(".")[0] in allowed or name.startswith("offbeat.align"), name
+        assert name != "offbeat.align.trainer"
 
 
 def test_no_import_cycles_between_files() -> None:
@@ -191,3 +207,31 @@ def test_cold_imports_bring_no_torch(module: str) -> None:
     code = f"import sys, {module}; print(sorted(set({heavy}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def classes() -> list[tuple[str, Path]]:
+    """Every class with its file."""
+    return [(n.name, f) for f in FILES for n in ast.walk(ast.parse(f.read_text())) if isinstance(n, ast.ClassDef)]
+
+
+def test_no_two_errors_share_a_name() -> None:
+    """Who catches one by its name catches that one."""
+    trees = [ast.parse(f.read_text()) for f in FILES]
+    found = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.bases]
+    errors = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    while True:
+        more = {n.name for n in found if any(ast.unparse(b).split(".")[-1] in errors for b in n.bases)} - errors
+        if not more:
+            break
+        errors |= more
+    names = [n.name for n in found if n.name in errors]
+    assert len(names) == len(set(names)), sorted(names)
+
+
+@pytest.mark.parametrize("file", ["records.py", "events.py", "errors.py", "ports.py"])
+def test_every_noun_is_used(file: str) -> None:
+    """A record, event, error or port that nobody names elsewhere says nothing of the program."""
+    nouns = {name for name, where in classes() if where == SOURCE / file and not name.startswith("_")}
+    assert nouns
+    others = "\n".join(f.read_text() for f in FILES if f != SOURCE / file)
+    assert not {noun for noun in nouns if not re.search(rf"\b{noun}\b", others)}

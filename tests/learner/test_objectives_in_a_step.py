@@ -110,6 +110,7 @@ def test_rates_scale_the_update_and_are_restored(
     a, b = plain.step(batch).instruments, scaled.step(batch).instruments
     assert a is not None
     assert b is not None
+    assert b.effective_sample_size is not None
     expected = scale if scale is not None else math.sqrt(b.effective_sample_size)
     assert (a.rate_scale, b.rate_scale) == (1.0, pytest.approx(expected))
     assert expected < 0.99

@@ -40,7 +40,8 @@ def numbers(made: StepReport) -> list[float]:
     """Every number of a report, those of its instruments included."""
     assert made.instruments is not None
     found: list[float] = []
-    for value in (*msgspec.structs.astuple(made)[:-1], *msgspec.structs.astuple(made.instruments)):
+    plain = [value for name, value in msgspec.structs.asdict(made).items() if name not in ("instruments", "alignment")]
+    for value in (*plain, *msgspec.structs.astuple(made.instruments)):
         found += [number for number in (value if isinstance(value, tuple) else (value,)) if number is not None]
     return found
 

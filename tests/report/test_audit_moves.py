@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +11,11 @@ import msgspec
 import pytest
 
 from offbeat import events as e
+from offbeat.live.runlog import RunLog
 from offbeat.report.audit import audit
+from offbeat.report.incidents import incident_rows
 from offbeat.report.page import write_report
-from offbeat.report.read import Record, Run, read_run
+from offbeat.report.read import DATABASE, Record, Run, read_run
 from offbeat.report.story import tell
 from offbeat.report.timeline import timeline
 from tests.report.editable_run import small_settings
@@ -126,3 +130,33 @@ def test_an_evicted_prompt_that_never_comes_again_is_lost(evicting: Run) -> None
         return msgspec.structs.replace(command, prompt_id=99_999) if later else command
 
     assert any("never issued again" in line for line in audit(edited(evicting, forget)).evidence["lost"])
+
+
+@pytest.mark.parametrize("life", [0, None])
+def test_a_lane_that_is_lost_again_by_an_earlier_life_keeps_what_runs_there(tmp_path: Path, life: int | None) -> None:
+    """Life 0 never was: the loss is late news. Without a life it counts, and what ended afterwards ran nowhere."""
+    run = moving_run(tmp_path)
+    late = e.LaneLost(0, "its process was replaced, for lane 1 was", life=life, for_lane=1)
+    records = [r for record in run.records for r in (record, Record(record.seq, record.now, late, ()))]
+    assert audit(replace(run, records=tuple(records))).ok is (life == 0)
+
+
+def test_marks_and_standing_still_are_read_told_and_change_no_verdict(tmp_path: Path) -> None:
+    run = moving_run(tmp_path)
+    with closing(RunLog.open(run.directory / DATABASE)) as log:
+        log.record(e.Marked(1, 300, 1024), run.wall_seconds, [])
+        log.record(e.Suspended(99.4), run.wall_seconds, [])
+    again = read_run(run.directory)
+    assert [r.event for r in again.records[-2:]] == [e.Marked(1, 300, 1024), e.Suspended(99.4)]
+    assert audit(again) == audit(run)
+    assert incident_rows(again)[-1][2:] == ("stood still", "the main process, for 99 s; nobody is blamed for that time")
+    write_report(run.directory)
+
+
+def test_a_log_that_knows_no_lives_is_read(tmp_path: Path) -> None:
+    """As runs wrote it before lanes had lives: the fields are missing."""
+    run = moving_run(tmp_path, FAULTS)
+    with sqlite3.connect(run.directory / DATABASE) as db:
+        for field in ("life", "for_lane"):
+            db.execute("UPDATE events SET body = json_remove(body, ?)", (f"$.{field}",))
+    assert read_run(run.directory).records == run.records

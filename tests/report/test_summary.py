@@ -56,6 +56,10 @@ def test_against_a_count_by_hand(tmp_path: Path) -> None:
     assert found["exact_match_sampled_before"] == results[0].exact_match_sampled
     assert found["exact_match_sampled_after"] == results[12].exact_match_sampled
     assert found["staleness"]["bound"] == 2
+    measured = [row.event.report.instruments for row in made.rows if isinstance(row.event, e.Trained)]
+    assert found["stability"]["g_upd"] == pytest.approx(sum(m.g_upd for m in measured) / 12)
+    assert found["stability"]["drift_from_start"] == measured[-1].drift_from_start
+    assert found["stability"]["cycle_drift"] == 0.2
     assert found["staleness"]["max"] <= 2
     assert (found["lost"], found["consumed_twice"]) == (0, 0)
     assert found["wall_seconds"] == made.rows[-1].now

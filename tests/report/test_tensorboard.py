@@ -6,14 +6,20 @@ import zlib
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from offbeat import events as e
+from offbeat.records import StepReport
 from offbeat.report import tensorboard
 from offbeat.report.eventfile import masked_crc32c
+from offbeat.report.page import write_report
+from offbeat.report.read import read_run
+from offbeat.report.summary import summary
 from offbeat.report.tensorboard import TensorBoard, step_scalars
-from tests.report.simulated_run import EditableRun, simulated_run
+from offbeat.testing.empty_report import EMPTY_REPORT
+from tests.report.simulated_run import EditableRun, Row, simulated_run
 
 CREATED = "2026-11-30T00:00:00+00:00"
 ORIGIN = datetime.fromisoformat(CREATED).timestamp()
@@ -99,6 +105,38 @@ def test_a_disk_that_refuses_ends_the_writing_not_the_run(made: EditableRun, tmp
     assert len(said) == 1
     assert "the run goes on without" in said[0]
     assert tensorboard.DIRECTORY in said[0]
+
+
+def without_instruments(made: EditableRun) -> EditableRun:
+    """The log as it was before there were instruments."""
+    rows = [
+        Row(
+            row.now,
+            msgspec.structs.replace(row.event, report=msgspec.structs.replace(row.event.report, instruments=None)),
+            row.commands,
+        )
+        if isinstance(row.event, e.Trained)
+        else row
+        for row in made.rows
+    ]
+    return EditableRun(made.settings, rows, made.payloads, made.rewards, made.prompt_ids)
+
+
+def test_logs_without_instruments_still_read(made: EditableRun, tmp_path: Path) -> None:
+    old = without_instruments(made)
+    written = board(tmp_path, old, len(old.rows))
+    written.close()
+    assert not [tag for tag in read(tmp_path) if tag.startswith("stability/")]
+    directory = old.write(tmp_path / "run")
+    assert summary(read_run(directory))["stability"] is None
+    assert "<h2>Stability</h2>" not in write_report(directory).read_text()
+    assert "<h2>Stability</h2>" in write_report(made.write(tmp_path / "new")).read_text()
+
+
+def test_a_report_of_an_earlier_version_decodes() -> None:
+    keys = msgspec.to_builtins(EMPTY_REPORT)
+    del keys["instruments"]
+    assert msgspec.json.decode(msgspec.json.encode(keys), type=StepReport) == EMPTY_REPORT
 
 
 def test_checksum_is_castagnolis() -> None:

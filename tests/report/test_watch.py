@@ -237,3 +237,12 @@ def test_markup_in_reasons_is_shown_as_it_is(made: EditableRun) -> None:
     with Watch(made.settings, target) as watch:
         watch.saw(e.LaneLost(0, "[/red] bad [bold]"), 0.0, [])
     assert "[/red] bad [bold]" in out.getvalue()
+
+
+def test_marks_are_shown_while_an_evaluation_is_under_way(made: EditableRun) -> None:
+    tally = Tally(made.settings)
+    assert "marks" not in cells(tally)
+    tally.take(e.Marked(3, 300, 1024), 1.0, [])
+    assert cells(tally)["marks"] == "300/1024 (version 3)"
+    tally.take(e.Evaluated(3, 512, 0.5, 0.4), 2.0, [])
+    assert "marks" not in cells(tally)

@@ -47,7 +47,7 @@ class GAC:
         """Attach to an optimizer, also one wrapped by Accelerate. `changes` are single settings, by name.
 
         `shards`: the group over which gradients that are not DTensors are shards of the whole (FSDP1, ZeRO).
-        Raises ValueError for impossible settings, TypeError for an unknown one.
+        Raises ValueError for impossible settings, TypeError for an unknown one or for no torch optimizer (DeepSpeed).
         """
         self.settings = replace(settings or AlignSettings(), **changes)
         self.optimizer = _innermost(optimizer)
@@ -266,4 +266,8 @@ class GAC:
 def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer that makes the step, below wrappers that hold it as `optimizer`."""
     inner = getattr(optimizer, "optimizer", None)
-    return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+    if inner is not None:
+        return _innermost(inner)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer: its step has no hooks")
+    return optimizer

@@ -26,8 +26,8 @@ Regime = Literal["invalid", "observed", "safe", "projected", "skipped", "release
 class AlignSettings:
     """All that can be chosen. Raises ValueError, one line, for what cannot be.
 
-    Safe up to `c_low`, projected up to `c_high`, skipped above it; `c_high` = 1 never skips. The defaults are the
-    measured first guesses of offbeat, not the paper's numbers.
+    Safe up to `c_low`, projected up to `c_high`, skipped above it; `c_high` = 1 never skips. The paper's thresholds are
+    not public: 0.05 is a first guess from runs at toy scale, 0.5 the alarm level of arXiv 2607.01083.
     """
 
     mode: Mode = "cap"

@@ -22,6 +22,7 @@ def main(link: Link) -> None:
     assert isinstance(hello, LearnerHello)
     settings = settings_from(hello.settings)
     set_threads(settings.run.threads)
+    from offbeat.backends.alignment import attach_alignment
     from offbeat.learner.checkpoint import stored_weights
     from offbeat.learner.step import PolicyLearner
 
@@ -33,6 +34,7 @@ def main(link: Link) -> None:
         settings,
         hello.version,
         stored=lambda version: stored_weights(weights_file(run_directory, version)),
+        attach=attach_alignment,
     )
     prompt_ids, response_ids = manifest.canary.prompt_ids, manifest.canary.response_ids
 

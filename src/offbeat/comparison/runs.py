@@ -19,15 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from offbeat.comparison.contestants import Contestant
-from offbeat.errors import OffbeatError, RunDirectoryError
+from offbeat.errors import RunDirectoryError, RunFailed
 from offbeat.report.read import Run, read_run
 from offbeat.report.story import tell
 
 LOG_NAME = "comparison.log"
-
-
-class RunFailed(OffbeatError):
-    """A run of the comparison did not finish."""
 
 
 def hold(file: Path, what: str) -> int:

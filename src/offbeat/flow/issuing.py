@@ -43,7 +43,7 @@ def _lane(s: Scheduler, version: int | None) -> Lane | None:
     lanes = ready_lanes(s.lanes[i] for i in sorted(s.vacant))
     if not s.schedule.refills:
         lanes = [lane for lane in lanes if lane.given < lane.slots]
-    if version is None and s.schedule.moves and len(s.lanes) > 1:
+    if version is None and ((s.schedule.moves and len(s.lanes) > 1) or not s.plan.legacy_fill):
         lanes = _fillable(s, lanes)
     return roomiest(lanes, version)
 

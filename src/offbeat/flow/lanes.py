@@ -22,7 +22,7 @@ class Lane:
     those that are on their way to it from another lane, `using` counts both by version. They change through `take`,
     `let_go`, `expect`, `expect_no_more` and `switch` only. `departing` are the held ones that are on their way out,
     `parked` those that wait for room among the keys and values, of which `cached` tokens have some. `given` counts
-    the trajectories taken since the lane was last empty.
+    the trajectories taken since the lane was last empty. `life` counts its starts in this session.
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class Lane:
         "heard_at",
         "held",
         "lane",
+        "life",
         "loaded",
         "loading",
         "losses",
@@ -49,8 +50,14 @@ class Lane:
 
     def __init__(self, lane: int) -> None:
         self.lane = lane
+        self.life = 0
         self.losses = 0
         self.clear(Health.DOWN, 0.0)
+
+    def begin_life(self, now: float) -> None:
+        """A new process, or a new place in one, is being started for it."""
+        self.life += 1
+        self.clear(Health.STARTING, now)
 
     def clear(self, health: Health, now: float) -> None:
         """Forget all that a process of this lane held."""

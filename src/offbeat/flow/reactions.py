@@ -1,7 +1,8 @@
 """What each event changes, one function per event; `REACTIONS` is the table the scheduler looks them up in.
 
 Reactions only book what happened. What to do next is decided once for all events, in `Scheduler._advance`.
-*Zombie rule*: an answer for an attempt that is no longer the current one changes nothing.
+*Zombie rule*: an answer for an attempt that is no longer the current one, or from an earlier life of a lane, changes
+nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from offbeat.errors import InvariantError
 from offbeat.flow.lanes import Health
 from offbeat.flow.ledger import Member, Status
 from offbeat.flow.moves import arrival, even_out, let_go
+from offbeat.flow.watchdog import excuse
 
 if TYPE_CHECKING:
     from offbeat.flow.scheduler import Scheduler
 
 MAX_SCORE_FAILURES = 2
+OF_A_LIFE = (e.LaneReady, e.LaneLost, e.VersionLoaded, e.Progress)
+"""What lanes say of themselves; what they say of a trajectory names its attempt instead."""
 
 
 def _current(s: Scheduler, trajectory_id: int, attempt: int, status: Status) -> Member | None:
@@ -34,8 +38,8 @@ def opened(s: Scheduler, event: e.Opened) -> list[e.Command]:
     for lane in s.lanes:
         for member in list(lane.held.values()):
             s.ledger.restart(member, failed=False)
-        lane.losses = 0
-        lane.clear(Health.STARTING, s.now)
+        lane.losses = lane.life = 0
+        lane.begin_life(s.now)
         commands.append(e.StartLane(lane.lane))
     s.learner = Health.STARTING
     s.learner_losses = 0
@@ -58,7 +62,7 @@ def lane_ready(s: Scheduler, event: e.LaneReady) -> list[e.Command]:
 
 
 def lane_lost(s: Scheduler, event: e.LaneLost) -> list[e.Command]:
-    return s.lose_lane(s.lanes[event.lane], event.reason)
+    return s.lose_lane(s.lanes[event.lane], event.reason, blamed=event.for_lane is None)
 
 
 def version_loaded(s: Scheduler, event: e.VersionLoaded) -> list[e.Command]:
@@ -213,6 +217,13 @@ def trained(s: Scheduler, event: e.Trained) -> list[e.Command]:
     return []
 
 
+def marked(s: Scheduler, event: e.Marked) -> list[e.Command]:
+    s.stirred.clear()
+    if event.version in s.evaluations:
+        s.progressed()
+    return []
+
+
 def evaluated(s: Scheduler, event: e.Evaluated) -> list[e.Command]:
     _evaluation_over(s, event.version)
     s.evaluations.pop(event.version, None)
@@ -235,6 +246,12 @@ def _evaluation_over(s: Scheduler, version: int) -> None:
 
 def tick(s: Scheduler, event: e.Tick) -> list[e.Command]:
     s.stirred.clear()
+    return []
+
+
+def suspended(s: Scheduler, event: e.Suspended) -> list[e.Command]:
+    s.stirred.clear()
+    excuse(s, event.seconds)
     return []
 
 
@@ -263,9 +280,19 @@ REACTIONS: dict[type, Callable[[Any, Any], list[e.Command]]] = {
     e.LearnerReady: learner_ready,
     e.LearnerLost: learner_lost,
     e.Trained: trained,
+    e.Marked: marked,
     e.Evaluated: evaluated,
     e.EvaluationFailed: evaluation_failed,
     e.Tick: tick,
+    e.Suspended: suspended,
     e.StopRequested: stop_requested,
     e.WorldFailed: world_failed,
 }
+
+
+def react(s: Scheduler, event: e.Event) -> list[e.Command]:
+    """Book an event, unless it comes from an earlier life of its lane."""
+    if isinstance(event, OF_A_LIFE) and event.life is not None and event.life != s.lanes[event.lane].life:
+        s.stirred.clear()
+        return []
+    return REACTIONS[type(event)](s, event)

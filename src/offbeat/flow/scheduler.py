@@ -36,7 +36,7 @@ from offbeat.flow.placement import (
     turn_over_versions,
 )
 from offbeat.flow.plan import Plan
-from offbeat.flow.reactions import REACTIONS
+from offbeat.flow.reactions import react
 from offbeat.flow.schedules import SCHEDULES
 from offbeat.flow.watchdog import watch
 from offbeat.flow.window import Window
@@ -78,7 +78,7 @@ class Scheduler:
             return []
         self.now = max(self.now, now)
         self.stir()
-        commands = REACTIONS[type(event)](self, event)
+        commands = react(self, event)
         if not self.stopped:
             commands += watch(self)
         if not self.stopped:
@@ -100,27 +100,32 @@ class Scheduler:
     def stop(self, outcome: str, reason: str) -> None:
         self.stopped = Stop(outcome, reason)  # type: ignore[arg-type]
 
-    def lose_lane(self, lane: Lane, reason: str) -> list[Command]:
-        """Restart a lane's process; what it held waits to be sampled again."""
+    def lose_lane(self, lane: Lane, reason: str, blamed: bool = True) -> list[Command]:
+        """Restart a lane's process; what it held waits to be sampled again. A loss counts against the `blamed` only."""
         self.stir()
         held = list(lane.held.values())
         for member in held:
             let_go(self, member)
-        lane.losses += 1
-        lane.clear(Health.STARTING, self.now)
+        lane.losses += blamed
         for version, where in self.evaluations.items():
             if where == lane.lane:
                 self.evaluations[version] = None
         if lane.losses > self.plan.max_attempts:
+            lane.clear(Health.DOWN, self.now)
+            for member in held:
+                self.ledger.restart(member, failed=False)
             prompts = sorted({m.group.prompt_id for m in held})
             self.stop(
                 "failed",
                 f"lane {lane.lane} was lost {lane.losses} times in a row ({reason}); it held prompts {prompts[:8]}",
             )
             return []
+        lane.begin_life(self.now)
         commands: list[Command] = [StartLane(lane.lane, reason)]
         for member in held:
-            if member.group.group_id in self.ledger.live:
+            if not blamed:
+                self.ledger.restart(member, failed=False)
+            elif member.group.group_id in self.ledger.live:
                 commands += self.generation_failed(member, reason, on_lane=False)
         return commands
 

@@ -1,6 +1,7 @@
 """What the passing of time alone changes: leases that run out, lanes that fall silent, the time limit, a stalled run.
 
-A run without progress fails and the culprit is named: which lane, which prompt, which call.
+A run without progress fails and the culprit is named: which lane, which prompt, which call. *Blame*: only time in which
+the world listened counts against anybody.
 """
 
 from __future__ import annotations
@@ -30,6 +31,18 @@ def watch(s: Scheduler) -> list[Command]:
     if s.now - s.progress_at > s.plan.stall_seconds:
         s.stop("failed", f"no progress for {s.plan.stall_seconds:.0f} s: {culprit(s)}")
     return commands
+
+
+def excuse(s: Scheduler, seconds: float) -> None:
+    """The last `seconds` count against nobody: the world could not hear."""
+    s.progress_at += seconds
+    for lane in s.lanes:
+        lane.heard_at += seconds
+        lane.progress_at += seconds
+        if lane.owes_since is not None:
+            lane.owes_since += seconds
+        for member in lane.held.values():
+            member.lease += seconds
 
 
 def _listen(s: Scheduler) -> list[Command]:

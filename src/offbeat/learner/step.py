@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.errors import InvariantError
+from offbeat.learner.alignment import Attach
 from offbeat.learner.batches import Sample, mini_batches, samples_of, zero_advantage_groups
 from offbeat.learner.checkpoint import Position, export_policy, load_checkpoint, save_checkpoint
 from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
@@ -51,6 +52,7 @@ class PolicyLearner:
         version: int = 0,
         optimizer_factory: OptimizerFactory = adamw,
         stored: StoredVersion | None = None,
+        attach: Attach | None = None,
     ) -> None:
         """`stored` gives the weights of earlier versions to measure drift against, after a resume."""
         rollout = settings.rollout
@@ -62,6 +64,11 @@ class PolicyLearner:
         self._sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = optimizer_factory(self._parameters, settings.learner)
+        self._control = None
+        if settings.learner.align.mode != "off":
+            if attach is None:
+                raise InvariantError("learner.align is on, but the learner was given nothing that controls alignment")
+            self._control = attach(self.optimizer, settings)
         self._peak_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._longest = rollout.max_new_tokens
         self._bound = settings.schedule.staleness_bound
@@ -72,9 +79,15 @@ class PolicyLearner:
             self._meter = DriftMeter(names, self._parameters, stored)
 
     @classmethod
-    def open(cls, model_dir: Path, settings: Settings, optimizer_factory: OptimizerFactory = adamw) -> PolicyLearner:
+    def open(
+        cls,
+        model_dir: Path,
+        settings: Settings,
+        optimizer_factory: OptimizerFactory = adamw,
+        attach: Attach | None = None,
+    ) -> PolicyLearner:
         """A fresh learner at version 0 with the weights of a Hugging Face directory. Raises WeightsError."""
-        return cls(model_dir, Policy.load(model_dir), settings, 0, optimizer_factory)
+        return cls(model_dir, Policy.load(model_dir), settings, 0, optimizer_factory, attach=attach)
 
     @classmethod
     def restore(
@@ -85,13 +98,14 @@ class PolicyLearner:
         version: int | None = None,
         optimizer_factory: OptimizerFactory = adamw,
         stored: StoredVersion | None = None,
+        attach: Attach | None = None,
     ) -> PolicyLearner:
         """The learner that `save` wrote into `directory`; it continues bit for bit.
 
         `model_dir` gives the architecture. Raises WeightsError for damaged files, another architecture, or where
         `version` is given and the files are of another.
         """
-        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, stored)
+        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, stored, attach)
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
         learner._drift_fit = position.drift
@@ -207,10 +221,16 @@ class PolicyLearner:
         update.close(float(norm))
         if update.skipped:
             self.consecutive_skips += 1
+            if self._control:
+                self._control.missed()
         elif moving:
+            if self._control and self._settings.align.clip == "after":
+                norm = norm * self._control.control().kept
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.max_gradient_norm, norm)
             self._take_step(update)
             self.consecutive_skips = 0
+        if self._control and (moving or update.skipped):
+            update.alignment = self._control.last
         self.optimizer.zero_grad(set_to_none=True)
         return update
 
@@ -230,8 +250,9 @@ class PolicyLearner:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         taken = rates[0] * update.rate_scale
-        if self._meter is not None and taken > 0:
-            update.g_upd = self._meter.since_mark() / taken
+        moved = self._meter.since_mark() if self._meter is not None else 0.0
+        if taken > 0 and moved > 0:  # an optimizer may decline to move
+            update.g_upd = moved / taken
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         return micro_batches(samples, self._settings.micro_batch_tokens, self.policy.shares_prompts)

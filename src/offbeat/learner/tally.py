@@ -18,6 +18,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from offbeat.learner.alignment import Found, step_alignment
 from offbeat.learner.batches import Sample
 from offbeat.learner.objective import ObjectiveStatistics
 from offbeat.learner.rates import effective_sample_size
@@ -50,6 +51,7 @@ class Update:
         self.ratio_max = 0.0
         self.gradient_norm = 0.0
         self.skipped = False
+        self.alignment: Found | None = None
 
     def add(self, loss: Tensor, entropy_sum: Tensor, sums: ObjectiveStatistics, samples: Sequence[Sample]) -> None:
         """Take up one micro-batch, made of these trajectories in order; nothing is read from the tensors yet."""
@@ -126,6 +128,7 @@ def report(
         train_seconds=train_seconds,
         publish_seconds=0.0,
         instruments=_instruments(updates, done, drift),
+        alignment=step_alignment([update.alignment for update in updates if update.alignment is not None]),
     )
     floats = {name: value for name, value in msgspec.structs.asdict(made).items() if isinstance(value, float)}
     return msgspec.structs.replace(made, **{name: _finite(value) for name, value in floats.items()})
@@ -142,7 +145,7 @@ def _instruments(updates: Sequence[Update], done: Sequence[Update], drift: Drift
     moved = [update.g_upd for update in done if update.g_upd is not None]
     return Instruments(
         staleness_mean=sum(u.staleness_sum for u in updates) / (sum(u.trajectories for u in updates) or 1),
-        effective_sample_size=statistics.fmean(u.effective_sample_size for u in done) if done else 1.0,
+        effective_sample_size=statistics.fmean(u.effective_sample_size for u in done) if done else None,
         clip_share_by_staleness=tuple(_finite(clipped / tokens) if tokens else None for tokens, clipped, _ in of),
         lag_kl_by_staleness=tuple(_finite(lag_kl / tokens) if tokens else None for tokens, _, lag_kl in of),
         rate_scale=statistics.fmean(u.rate_scale for u in done) if done else 1.0,

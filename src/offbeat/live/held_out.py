@@ -1,6 +1,7 @@
 """The held-out exam: answers come from a lane, marks from the scorer, one Evaluated from both.
 
-A mark that could not be given is left out of the mean, never counted as wrong.
+A mark that could not be given is left out of the mean, never counted as wrong. *Progress*: while marks are given the
+run is told so, about once a second, or a slow reward would look like a run that stands still.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from offbeat.backends.messages import HeldOutAnswers
 from offbeat.live.prompts import PromptBook
 from offbeat.live.scoring import Scoring, Verdict
 
+MARKED_SECONDS = 1.0
+
 
 class HeldOutDesk:
     def __init__(self, prompts: PromptBook, scoring: Scoring) -> None:
@@ -17,6 +20,7 @@ class HeldOutDesk:
         self._scoring = scoring
         self._marks: dict[int, dict[tuple[str, int], Verdict]] = {}
         self._round: dict[int, int] = {}
+        self._said_at = 0.0
 
     @property
     def token_ids(self) -> tuple[tuple[int, ...], ...]:
@@ -35,8 +39,8 @@ class HeldOutDesk:
                 key = ("held-out", version, self._round[version], mode, i)
                 self._scoring.ask(key, self._prompts.held_out[i], self._prompts.text(response), urgent=False)
 
-    def judged(self, verdict: Verdict) -> e.Event | None:
-        """Book a mark; the last one gives the event."""
+    def judged(self, verdict: Verdict, now: float) -> e.Event | None:
+        """Book a mark; the last one gives the result, one about every second the number so far."""
         if not isinstance(verdict.key, tuple) or verdict.key[0] != "held-out":
             return None
         _, version, turn, mode, i = verdict.key
@@ -44,8 +48,12 @@ class HeldOutDesk:
             return None
         marks = self._marks[version]
         marks[mode, i] = verdict
-        if len(marks) < 2 * len(self._prompts.held_out):
-            return None
+        needed = 2 * len(self._prompts.held_out)
+        if len(marks) < needed:
+            if now - self._said_at < MARKED_SECONDS:
+                return None
+            self._said_at = now
+            return e.Marked(version, len(marks), needed)
         del self._marks[version]
         shares = []
         for wanted in ("greedy", "sampled"):

@@ -1,14 +1,16 @@
 """Which process hosts which lane, and the parcels that travel between lanes.
 
-Invariants: a lane that is started is new, whatever its process did before; what the lanes of an ended process held is
-reported lost, lane by lane. A parcel lies in the run directory until its `Departed` has been handled, then it is either
-claimed by the lane it was attached to or gone.
+Invariants: a lane that is started is new, whatever its process did before, and what it says names its life; what the
+lanes of an ended process held is reported lost, lane by lane. A parcel lies in the run directory until its `Departed`
+has been handled, then it is either claimed by the lane it was attached to or gone.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from offbeat import events as e
 from offbeat.backends import messages as m
@@ -25,15 +27,17 @@ class LaneDesk:
         self._per_process = per_process
         self._hello = m.RolloutHello(str(directory), settings, origin)
         self._open: dict[Name, set[int]] = {}
+        self._lives: dict[int, int] = {}
         self._unclaimed: set[tuple[int, int]] = set()
         sweep_parcels(directory)
 
     def start(self, lane: int) -> list[e.Event]:
         """Open a lane in its process. One that is open already is replaced with its process: its siblings are lost."""
+        self._lives[lane] = self._lives.get(lane, 0) + 1
         name, lost = self._process(lane), list[e.Event]()
         if name not in self._backend.workers or lane in self._open.get(name, ()):
             self._open.get(name, set()).discard(lane)
-            lost = self.lost(name, f"its process was replaced, for lane {lane} was")
+            lost = self.lost(name, f"its process was replaced, for lane {lane} was", lane)
             self._backend.start(name, self._hello)
         self._open.setdefault(name, set()).add(lane)
         self.tell(m.OpenLane(lane))
@@ -43,9 +47,24 @@ class LaneDesk:
         """Send a message to the process of the lane that it names."""
         self._backend.send(self._process(message.lane), message)
 
-    def lost(self, name: Name, reason: str) -> list[e.Event]:
+    def lost(self, name: Name, reason: str, for_lane: int | None = None) -> list[e.Event]:
         """A process has ended: so have all its lanes."""
-        return [e.LaneLost(lane, reason) for lane in sorted(self._open.pop(name, ()))]
+        return [e.LaneLost(lane, reason, self._lives[lane], for_lane) for lane in sorted(self._open.pop(name, ()))]
+
+    def heard(self, message: Any) -> e.Event:
+        """What a lane that is open said, as an event of its present life: no process that was replaced is heard."""
+        match message:
+            case m.LaneUp():
+                return e.LaneReady(message.lane, message.slots, self._lives[message.lane])
+            case m.WeightsLoaded():
+                return e.VersionLoaded(message.lane, message.version, self._lives[message.lane])
+            case m.Beat():
+                return e.Progress(**msgspec.structs.asdict(message), life=self._lives[message.lane])
+            case m.SamplesGivenUp():
+                return msgspec.convert(message, e.Departed, from_attributes=True)
+            case m.SampleFailed():
+                return e.GenerationFailed(message.trajectory_id, message.attempt, message.reason)
+        raise AssertionError(f"no event for {type(message).__name__}")
 
     def offer(self, event: e.Departed) -> None:
         self._unclaimed = set(zip(event.trajectory_ids, event.attempts, strict=True))

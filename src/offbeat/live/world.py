@@ -1,7 +1,8 @@
 """The live world: commands go to worker processes, what they say comes back as events.
 
-It adds no decision of its own. What it owes the scheduler: the answers of a replaced process are never heard,
-payload is written to the run log before the event that names it, and time never runs backwards, also over resumes.
+It adds no decision of its own. What it owes the scheduler: what a lane says names the lane's life, payload is written
+to the run log before the event that names it, time never runs backwards, also over resumes, and where this process
+stood still it says so before it tells what it heard.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from offbeat import events as e
 from offbeat.backends import messages as m
@@ -79,7 +78,9 @@ class LiveWorld:
                 self._pending.append(e.Tick())
                 break
             self._listen(deadline)
-        self._now = max(self._now, self._clock())
+        before, self._now = self._now, max(self._now, self._clock())
+        if self._now - before > 2 * TICK_SECONDS and not isinstance(self._pending[0], e.Opened):
+            self._pending.appendleft(e.Suspended(self._now - before - TICK_SECONDS))
         event = self._pending.popleft()
         if isinstance(event, e.Departed):
             self.lanes.offer(event)
@@ -133,23 +134,17 @@ class LiveWorld:
 
     def _from_rollout(self, name: Name, message: Any) -> None:
         match message:
-            case m.LaneUp():
-                self._pending.append(e.LaneReady(message.lane, message.slots))
-            case m.WeightsLoaded():
-                self._pending.append(e.VersionLoaded(message.lane, message.version))
             case m.Sampled():
                 self._sampled(message)
-            case m.SamplesGivenUp():
-                self._pending.append(msgspec.convert(message, e.Departed, from_attributes=True))
-            case m.SampleFailed():
-                self._pending.append(e.GenerationFailed(message.trajectory_id, message.attempt, message.reason))
-            case m.Beat():
-                self._pending.append(msgspec.convert(message, e.Progress, from_attributes=True))
             case m.HeldOutAnswers():
                 self.held_out.score(message)
                 self.scoring.go_on(self._clock())
             case Died():
                 self._pending += self.lanes.lost(name, message.reason)
+            case m.WorkerFailed():
+                pass  # it ends: `Died` follows, with this reason
+            case _:
+                self._pending.append(self.lanes.heard(message))
 
     def _sampled(self, message: m.Sampled) -> None:
         trajectory = self.prompts.with_text(message.trajectory)
@@ -197,7 +192,7 @@ class LiveWorld:
     def _judged(self, verdict: Verdict | None) -> None:
         if verdict is None:
             return
-        event = self.held_out.judged(verdict)
+        event = self.held_out.judged(verdict, self._clock())
         if event is not None:
             self._pending.append(event)
         if not isinstance(verdict.key, tuple) or verdict.key[0] != "trajectory":
@@ -266,7 +261,7 @@ class LiveWorld:
     def _train(self, command: e.Train) -> None:
         batch = self.log.batch(command.iteration, command.group_ids, command.attempts)
         self.backend.send(LEARNER, m.TrainOn(batch))
-        self.prompts.forget_before(min(command.group_ids))
+        self.prompts.forget_before(min(group.prompt.prompt_id for group in batch.groups))
 
     def _evaluate(self, command: e.Evaluate) -> None:
         self.held_out.begin(command.version)

@@ -51,10 +51,12 @@ class _Charts:
         )
 
     def clip(self) -> Figure:
+        ppo = self._settings.objective.ratio_bounds is not None
+        usual = " Growing with staleness is normal, above about 20 % is not." if ppo else ""
         return self._card(
             "clip",
             "Clipped tokens",
-            "Share of tokens that the objective clipped; growing with staleness is normal, above about 20 % is not.",
+            f"Share of tokens that the objective clipped, truncated or masked.{usual}",
             "share of tokens",
             self._line("clip_share", "clip share", VIOLET, "%{y:.2%} of tokens clipped"),
             yaxis_tickformat=".1~%",

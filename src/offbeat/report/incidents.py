@@ -31,6 +31,8 @@ def _happened(event: e.Event) -> tuple[str, str] | None:
             return "resumed", f"session {session}"
         case e.LaneLost():
             return "lane lost", f"lane {event.lane}: {event.reason}"
+        case e.Suspended():
+            return "stood still", f"the main process, for {event.seconds:.0f} s; nobody is blamed for that time"
         case e.LearnerLost():
             return "learner lost", event.reason
         case e.GenerationFailed():

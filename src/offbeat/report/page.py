@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 
 from offbeat.errors import RunDirectoryError
 from offbeat.report.audit import Audit, audit
+from offbeat.report.figures_alignment import alignment_figures
 from offbeat.report.figures_flow import length_figure, staleness_figure
 from offbeat.report.figures_health import learner_figures
 from offbeat.report.figures_learning import learning_figures
@@ -74,7 +75,9 @@ def html(run: Run, audited: Audit) -> str:
             "What was trained on",
             card(staleness_figure(run, story)) + card(length_figure(run, story)) + response_section(run, story),
         ),
-        section("The learner's health", "".join(map(card, learner_figures(run, story)))),
+        section(
+            "The learner's health", "".join(map(card, learner_figures(run, story) + alignment_figures(run, story)))
+        ),
         _stability(run, story),
         section("Integrity", audit_section(audited) + incident_section(run)),
         section("Settings", settings_section(run.settings)),

@@ -239,9 +239,10 @@ def _short(text: str, limit: int = 240) -> str:
 
 def settings_section(settings: Settings) -> str:
     """All settings, those that differ from the defaults in bold."""
-    usual = Settings().model_dump(mode="json")
+    usual = {section: _flat(values) for section, values in Settings().model_dump(mode="json").items()}
     parts = []
-    for section, values in settings.model_dump(mode="json").items():
+    for section, nested in settings.model_dump(mode="json").items():
+        values = _flat(nested)
         rows = "".join(
             f'<tr class="{"" if key in usual[section] and usual[section][key] == value else "changed"}">'
             f"<td>{escape(key)}</td><td>{escape('' if value is None else str(value))}</td></tr>"
@@ -252,3 +253,11 @@ def settings_section(settings: Settings) -> str:
         '<section class="card full"><p class="caption">Bold: not the default.</p>'
         f'<div class="settings">{"".join(parts)}</div></section>'
     )
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """A section with the keys of tables in it spelled out: {"objective": {"name": "grpo"}} has "objective.name"."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= {f"{key}.{inner}": each for inner, each in value.items()} if isinstance(value, dict) else {key: value}
+    return found

@@ -7,7 +7,7 @@ the log, with the groups of the last Train command before it. This file judges n
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -98,6 +98,7 @@ class Story:
     continues: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     _running: dict[int, Dispatch] = field(default_factory=dict)
     _departed: e.Departed | None = None
+    _lives: Counter[int] = field(default_factory=Counter)
 
     def members(self, group_id: int) -> range:
         """The trajectory ids of a group."""
@@ -176,8 +177,10 @@ class Story:
             case e.Opened():
                 self.sessions.append((seq, now, event))
                 self._running.clear()
-            case e.LaneLost(lane=lane):
-                self._stop_lane(lane)
+                self._lives.clear()
+            case e.LaneLost(lane=lane, life=life):
+                if life in (None, self._lives[lane]):
+                    self._stop_lane(lane)
             case e.Departed():
                 self.departures.append(event)
                 self._departed = event
@@ -201,6 +204,7 @@ class Story:
     def _command(self, seq: int, now: float, command: e.Command) -> None:
         match command:
             case e.StartLane(lane=lane):
+                self._lives[lane] += 1
                 self._stop_lane(lane)
             case e.Generate():
                 self._generate(seq, now, command)

@@ -69,11 +69,12 @@ def stability(story: Story) -> dict[str, float | None] | None:
     if not reports:
         return None
     measured = [report.instruments for report in reports if report.instruments is not None]
+    sizes = [each.effective_sample_size for each in measured if each.effective_sample_size is not None]
     norms = [each.g_upd for each in measured if each.g_upd is not None]
     cycles = [each.cycle_drift for each in measured if each.cycle_drift is not None]
     return {
         "policy_lag_kl": fmean(report.policy_lag_kl for report in reports),
-        "effective_sample_size": fmean(each.effective_sample_size for each in measured),
+        "effective_sample_size": fmean(sizes) if sizes else None,
         "clip_share": fmean(report.clip_share for report in reports),
         "g_upd": fmean(norms) if norms else None,
         "drift_from_start": measured[-1].drift_from_start,

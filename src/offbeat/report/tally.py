@@ -32,6 +32,8 @@ class Tally:
         self.now = 0.0
         self.version = 0
         self.evaluated: e.Evaluated | None = None
+        self.marked: e.Marked | None = None
+        """How far the evaluation under way is with its marks."""
         self.restarts = self.quarantined = 0
         self.consumed = self.staleness_sum = self.staleness_max = 0
         self.last_words = ""
@@ -48,6 +50,7 @@ class Tally:
             e.LaneLost: self._lane_lost,
             e.VersionLoaded: lambda event: self._loaded.setdefault(event.lane, set()).add(event.version),
             e.Progress: self._lane_progress,
+            e.Marked: self._marking,
             e.Evaluated: self._evaluation,
             e.Trained: self._trained,
             e.LearnerLost: self._learner_lost,
@@ -117,6 +120,7 @@ class Tally:
         self._busy.clear()
         self._loaded.clear()
         self._steps.clear()
+        self.marked = None
         self.last_words = ""
 
     def _lane_ready(self, event: e.LaneReady) -> None:
@@ -130,8 +134,12 @@ class Tally:
     def _lane_progress(self, event: e.Progress) -> None:
         self._busy[event.lane] = event.busy_slots
 
+    def _marking(self, event: e.Marked) -> None:
+        self.marked = event
+
     def _evaluation(self, event: e.Evaluated) -> None:
         self.evaluated = event
+        self.marked = None
 
     def _learner_lost(self, event: e.LearnerLost) -> None:
         self.last_words = f"the learner was lost: {event.reason}"

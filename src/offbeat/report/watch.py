@@ -40,6 +40,8 @@ def cells(tally: Tally) -> dict[str, str]:
         found["reward"] = f"{tally.reward:.3f}"
     if tally.evaluated is not None:
         found["exact match"] = f"{tally.evaluated.exact_match_greedy:.3f} (version {tally.evaluated.version})"
+    if tally.marked is not None:
+        found["marks"] = f"{tally.marked.done}/{tally.marked.marks} (version {tally.marked.version})"
     if tally.trajectories_per_second is not None:
         found["trajectories/s"] = f"{tally.trajectories_per_second:.1f}"
     found["versions alive"] = _versions(tally.live_versions)

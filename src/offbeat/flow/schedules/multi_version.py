@@ -2,7 +2,8 @@
 
 *Bounded-staleness invariant* (C3): see `offbeat.flow.staleness`. By default nothing is ever dropped: an old trajectory
 that is not finished holds the next batch back (drain). Where the plan evicts, the scheduler gives up what is too old
-once a batch is taken; then neither admission nor start has to look ahead.
+once a batch is taken; then neither admission nor start has to look ahead. What remains of admission is that nothing
+starts too old: it would be taken, or given up, before it could be of use.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class MultiVersion(Schedule):
     def headroom(self, window: Window) -> int:
         plan = window.plan
         if plan.evicts:
-            return super().headroom(window)
+            return super().headroom(window) if self._young_enough(window, window.newest) else 0
         bound = capacity(window.newest, window.iteration, plan.bound, plan.batch_size)
         return max(0, min(super().headroom(window), bound - window.outstanding(window.newest)))
 
@@ -27,7 +28,9 @@ class MultiVersion(Schedule):
         plan = window.plan
         if not window.has_room():
             return False
-        return plan.evicts or admits(
+        if plan.evicts:
+            return self._young_enough(window, version)
+        return admits(
             window.outstanding,
             version,
             window.newest,
@@ -36,6 +39,10 @@ class MultiVersion(Schedule):
             plan.batch_size,
             plan.group_size,
         )
+
+    def _young_enough(self, window: Window, version: int) -> bool:
+        """May the next batch hold what starts under `version` now?"""
+        return window.staleness(version) <= window.plan.bound
 
     def batch(self, window: Window) -> list[LiveGroup] | None:
         plan = window.plan

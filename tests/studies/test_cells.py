@@ -115,4 +115,5 @@ def test_squared_norm_is_unbiased_by_noise() -> None:
     values = torch.tensor([value for value, _ in found])
     assert float(values.mean()) == pytest.approx(4.0, abs=0.3)
     errors = torch.tensor([error for _, error in found])
-    assert float(errors.mean()) == pytest.approx(float(values.std()), rel=0.3), "and the error is that of the estimate"
+    ratio = float(errors.mean()) / float(values.std())
+    assert 0.9 < ratio < 1.5, "the jackknife is on the safe side, up to sqrt(2) where noise is all there is"

@@ -77,7 +77,7 @@ def edge_values(edge: Any) -> Any:
 
 def test_slopes_of_the_two_constraints_are_found_where_they_hold() -> None:
     study = TwoConstraintStudy()
-    found = study.findings(results(study, 5, edge_values(lambda s: min(8e-4, 5e-3 / max(s, 1)))), smoke=False)
+    found = study.findings(results(study, 5, edge_values(lambda s: min(5e-4, 3.2e-3 / max(s, 1)))), smoke=False)
     slope = found.values["slope_half_gain_staleness_limited"]
     assert slope["value"] == pytest.approx(-1.0, abs=0.15)
     assert "as predicted" in said(found, "half gain edge, staleness-limited")
@@ -86,7 +86,7 @@ def test_slopes_of_the_two_constraints_are_found_where_they_hold() -> None:
 
 def test_an_edge_that_does_not_move_contradicts_the_staleness_limit() -> None:
     study = TwoConstraintStudy()
-    found = study.findings(results(study, 5, edge_values(lambda s: 5e-4)), smoke=False)
+    found = study.findings(results(study, 5, edge_values(lambda s: 3e-4)), smoke=False)
     assert "not as predicted" in said(found, "half gain edge, staleness-limited")
     assert found.values["grid"][0]["seeds"] == 5
 

@@ -105,8 +105,8 @@ def _norm(sample: Sequence[Squares], point: Point) -> float:
 
 
 def _noise(sample: Sequence[Squares], point: Point) -> float:
-    """The square root of the standard error of the mean square: a norm below it is noise."""
-    return math.sqrt(math.sqrt(sum(seed[point][1] ** 2 for seed in sample)) / len(sample))
+    """The square root of two standard errors of the mean square: a norm below it cannot be told from 0."""
+    return math.sqrt(2 * math.sqrt(sum(seed[point][1] ** 2 for seed in sample)) / len(sample))
 
 
 def _lines(

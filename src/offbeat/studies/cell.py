@@ -25,11 +25,11 @@ class Scale(msgspec.Struct, frozen=True):
 
     digits: int = 2
     preset: str = "nano"
-    prompts: int = 16
+    prompts: int = 32
     group_size: int = 8
     max_new_tokens: int = 5
     context: int = 16
-    warm_start_target: float = 0.06
+    warm_start_target: float = 0.15
     warm_start_batch_size: int = 256
     held_out: int = 512
     evaluate_every: int = 25

@@ -67,7 +67,7 @@ def squared_norm(vectors: Sequence[Tensor]) -> tuple[float, float]:
     """||E v||^2 without bias from independent vectors [K of P], K >= 3, and its standard error.
 
     The estimate is the mean product of two different vectors; it may come out negative. The error is the jackknife's
-    (Tukey 1958), leaving out one vector at a time.
+    (Tukey 1958), leaving out one vector at a time; where noise is all there is it is sqrt(2) too large.
     """
     stacked = torch.stack(list(vectors)).double()
     products = stacked @ stacked.T

@@ -45,8 +45,8 @@ class TwoConstraintStudy:
 
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
         scale = SMOKE if smoke else WHOLE
-        stalenesses = (0, 4, 16) if smoke else (0, 1, 2, 4, 8, 16, 32)
-        rates = (2e-4, 8e-4) if smoke else (1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3)
+        stalenesses = (0, 4, 16) if smoke else (0, 1, 2, 8, 16, 32)
+        rates = (2e-4, 8e-4) if smoke else (5e-5, 1e-4, 2e-4, 4e-4, 8e-4)
         steps = 40 if smoke else 200
         return by_seed(
             [

@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from offbeat import events as e
-from offbeat.records import StepReport
+from offbeat.records import StepAlignment, StepReport
 from offbeat.report import tensorboard
 from offbeat.report.eventfile import masked_crc32c
 from offbeat.report.page import write_report
@@ -131,6 +131,18 @@ def test_logs_without_instruments_still_read(made: EditableRun, tmp_path: Path) 
     assert summary(read_run(directory))["stability"] is None
     assert "<h2>Stability</h2>" not in write_report(directory).read_text()
     assert "<h2>Stability</h2>" in write_report(made.write(tmp_path / "new")).read_text()
+
+
+def test_cosines_are_there_where_alignment_is_watched() -> None:
+    alignment = StepAlignment(cosine=0.3, update=0.9, kept=0.8, projected=1, lags={1: 0.3, 4: 0.1})
+    found = step_scalars(msgspec.structs.replace(EMPTY_REPORT, alignment=alignment))
+    assert (found["alignment/cosine"], found["alignment/cosine_at_lag/4"], found["alignment/projected"]) == (
+        0.3,
+        0.1,
+        1,
+    )
+    assert "alignment/controlled" not in found
+    assert not [tag for tag in step_scalars(EMPTY_REPORT) if tag.startswith("alignment/")]
 
 
 def test_a_report_of_an_earlier_version_decodes() -> None:

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from offbeat import events as e
-from offbeat.records import Instruments, StepReport
+from offbeat.records import Instruments, StepAlignment, StepReport
 from offbeat.report.eventfile import EventFile
 
 DIRECTORY = "tensorboard"
@@ -46,6 +46,7 @@ _MEASURED = {
     "stability/cycle_drift": "cycle_drift",
     "stability/drift_exponent": "drift_exponent",
 }
+_ALIGNMENT = ("cosine", "controlled", "update", "kept", "invalid", "projected", "skipped", "released")
 _BY_STALENESS = {
     "clip_share": "clip_share_by_staleness",
     "lag_kl": "lag_kl_by_staleness",
@@ -58,6 +59,8 @@ def step_scalars(report: StepReport) -> dict[str, float]:
     found: dict[str, float | None] = {tag: getattr(report, name) for tag, name in _REPORTED.items()}
     if report.instruments is not None:
         found |= _instrument_scalars(report.instruments)
+    if report.alignment is not None:
+        found |= _alignment_scalars(report.alignment)
     return {tag: float(value) for tag, value in found.items() if value is not None}
 
 
@@ -67,6 +70,11 @@ def _instrument_scalars(instruments: Instruments) -> dict[str, float | None]:
         for staleness, value in enumerate(getattr(instruments, name)):
             found[f"stability/{what}_at_staleness/{staleness}"] = value
     return found
+
+
+def _alignment_scalars(alignment: StepAlignment) -> dict[str, float | None]:
+    found: dict[str, float | None] = {f"alignment/{name}": getattr(alignment, name) for name in _ALIGNMENT}
+    return found | {f"alignment/cosine_at_lag/{lag}": cosine for lag, cosine in alignment.lags.items()}
 
 
 class TensorBoard:

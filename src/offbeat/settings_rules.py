@@ -49,16 +49,7 @@ def impossible(
             f"rollout.lanes_per_process = {rollout.lanes_per_process} does not divide rollout.lanes = {rollout.lanes};"
             " processes would differ; change either"
         )
-    if schedule.at_bound == "evict" and schedule.name != "multi-version":
-        problems.append(
-            f"schedule.at_bound = evict: {schedule.name} gives nothing up; remove it or set schedule.name ="
-            " multi-version"
-        )
-    if schedule.name == "one-step-off" and not schedule.legacy_fill:
-        problems.append(
-            "schedule.legacy_fill = false: one-step-off samples a batch under one version even after a newer one was"
-            " published; remove it"
-        )
+    problems += _not_of_this_schedule(schedule)
     if schedule.name == "repack" and rollout.lanes == 1:
         problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
     smallest, largest = _length_range(task)
@@ -99,6 +90,22 @@ def _impossible_objective(learner: LearnerSettings) -> list[str]:
         problems.append(
             f"learner.normalise_advantage = true: baseline {learner.baseline} is not the mean that a deviation is taken"
             " from; remove it"
+        )
+    return problems
+
+
+def _not_of_this_schedule(schedule: ScheduleSettings) -> list[str]:
+    """Keys that ask of a schedule what it cannot do."""
+    problems: list[str] = []
+    if schedule.at_bound == "evict" and schedule.name != "multi-version":
+        problems.append(
+            f"schedule.at_bound = evict: {schedule.name} gives nothing up; remove it or set schedule.name ="
+            " multi-version"
+        )
+    if schedule.name == "one-step-off" and not schedule.legacy_fill:
+        problems.append(
+            "schedule.legacy_fill = false: one-step-off samples a batch under one version even after a newer one was"
+            " published; remove it"
         )
     return problems
 

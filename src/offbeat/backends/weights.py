@@ -10,7 +10,6 @@ and its own log-probs of a fixed prompt (the canary) against the learner's.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.errors import WeightsError
-from offbeat.learner.durable import sync
+from offbeat.learner.durable import put_in_place
 
 WEIGHTS = "model.safetensors"
 CANARY_TOLERANCE = 1e-3
@@ -59,11 +58,8 @@ def publish(run_directory: Path, version: int, save: Callable[[Path], str], cana
     others = {file.name: file_digest(file) for file in aside.iterdir() if file.name != WEIGHTS}
     manifest = Manifest(version, digest, canary(), others)
     (aside / "manifest.json").write_bytes(msgspec.json.encode(manifest))
-    sync(aside / "manifest.json")
-    sync(aside)
     shutil.rmtree(final, ignore_errors=True)
-    os.rename(aside, final)
-    sync(final.parent)
+    put_in_place(aside, final)
     return manifest
 
 

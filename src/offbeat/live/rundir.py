@@ -24,6 +24,7 @@ from offbeat.backends.weights import check_version, read_manifest
 from offbeat.errors import RunDirectoryError, RunFailed, SettingsError, WeightsError
 from offbeat.flow.plan import plan_from
 from offbeat.flow.scheduler import Scheduler
+from offbeat.live.export import has_model
 from offbeat.live.runlog import RunLog
 from offbeat.live.versions import VersionShelf
 from offbeat.settings import Settings, settings_from
@@ -124,15 +125,17 @@ def take_up(directory: Path, wait: Callable[[str], None]) -> OpenRun:
         if isinstance(event, e.Trained):
             digests[event.version] = event.digest
         retired += [command.version for command in commands if isinstance(command, e.Retire)]
-    if not scheduler.stopped or scheduler.stopped.outcome != "finished":
-        _check_files(directory, digests, scheduler)
+    finished = scheduler.stopped is not None and scheduler.stopped.outcome == "finished"
+    if not finished or not has_model(directory):
+        _check_files(directory, digests, scheduler, finished)
     shelf = VersionShelf(directory, settings.run.keep_versions, digests, retired)
     shelf.discard_unlogged()
     return OpenRun(directory, settings, log, scheduler, shelf, session, last, lock)
 
 
-def _check_files(directory: Path, digests: dict[int, str], scheduler: Scheduler) -> None:
-    """Raise RunDirectoryError where files that training needs to go on are missing or not what was written."""
+def _check_files(directory: Path, digests: dict[int, str], scheduler: Scheduler, finished: bool) -> None:
+    """Raise RunDirectoryError where files that training, or a finished run's export, needs to go on are missing or not
+    what was written."""
     remedy = "put it back from a copy, or begin a new run"
     if not (directory / POLICY / "config.json").is_file():
         raise RunDirectoryError(f"run {directory}: {POLICY}/config.json is missing; {remedy}")
@@ -140,7 +143,7 @@ def _check_files(directory: Path, digests: dict[int, str], scheduler: Scheduler)
         try:
             if version == scheduler.window.newest:
                 check_version(directory, version, digests[version])
-            elif scheduler.ledger.needs(version):
+            elif not finished and scheduler.ledger.needs(version):
                 read_manifest(directory, version, digests[version])
         except WeightsError as error:
             raise RunDirectoryError(f"run {directory}: {error}; {remedy}") from None

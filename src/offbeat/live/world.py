@@ -17,7 +17,8 @@ import msgspec
 from offbeat import events as e
 from offbeat.backends import messages as m
 from offbeat.backends.local import Died, LocalBackend, Name
-from offbeat.errors import OffbeatError, RunDirectoryError
+from offbeat.errors import OffbeatError
+from offbeat.live.export import LEARNER
 from offbeat.live.held_out import HeldOutDesk
 from offbeat.live.lanes import LaneDesk
 from offbeat.live.prompts import PromptBook
@@ -26,9 +27,7 @@ from offbeat.live.scoring import Scoring, Verdict
 from offbeat.live.versions import VersionShelf
 from offbeat.settings import Settings
 
-LEARNER = Name("learner")
 TICK_SECONDS = 1.0
-EXPORT_SECONDS = 120.0
 
 
 class LiveWorld:
@@ -97,18 +96,6 @@ class LiveWorld:
         """Safe in a signal handler: the next event will be StopRequested."""
         self._stop_reason = reason
         self.backend.wake()
-
-    def export(self, directory: Path) -> None:
-        """Write the newest version as a Hugging Face directory (after the loop has ended)."""
-        self.backend.send(LEARNER, m.ExportTo(str(directory)))
-        deadline = self._clock() + EXPORT_SECONDS
-        while self._clock() < deadline:
-            for name, message in self.backend.poll(1.0):
-                if isinstance(message, m.Exported):
-                    return
-                if name == LEARNER and isinstance(message, Died):
-                    raise RunDirectoryError(f"run {self.directory}: the model was not exported ({message.reason})")
-        raise RunDirectoryError(f"run {self.directory}: the model was not exported within {EXPORT_SECONDS:.0f} s")
 
     def _clock(self) -> float:
         return time.monotonic() - self.origin

@@ -31,7 +31,7 @@ def go_on(
 ) -> Stop:
     """Take a run up where its log ends and go on until it stops; a finished run gives its Stop again.
 
-    A run that finishes leaves its policy as a Hugging Face directory in DIR/model, also when it is taken up only for that.
+    A run that finishes leaves its policy as a Hugging Face directory in DIR/model; one that could not gets it now.
     Raises OffbeatError for what no restart mends; the run directory can be resumed afterwards.
     """
     opened = rundir.take_up(directory, say)

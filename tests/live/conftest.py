@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from offbeat import events as e
 from offbeat.backends.local import Name
 from offbeat.backends.weights import Canary, publish
 from offbeat.flow.plan import plan_from
@@ -54,6 +55,9 @@ class Puppets:
     def wake(self) -> None:
         pass
 
+    def close(self) -> None:
+        self.workers.clear()
+
 
 @pytest.fixture
 def puppets() -> Puppets:
@@ -74,19 +78,43 @@ def policy(tmp_path: Path) -> Path:
 
 def finished_run(directory: Path, policy: Path) -> Path:
     """A run directory as it is when the run has just said that it finished: no model/ yet."""
+    return _run(directory, policy, settings(), "finished")
+
+
+def interrupted_run(directory: Path, policy: Path) -> Path:
+    """A run directory to go on with, two iterations done."""
+    return _run(directory, policy, settings("learner.iterations=1000"), "failed")
+
+
+class _TwoIterations(FakeWorld):
+    def next_event(self) -> e.Event:
+        return e.WorldFailed("enough") if self.version == 2 else super().next_event()
+
+
+def _run(directory: Path, policy: Path, chosen: Settings, outcome: str) -> Path:
+    """Written by the real scheduler and the real learner, but for what happened between."""
     from offbeat.learner.step import PolicyLearner
 
-    chosen = settings()
     directory.mkdir()
     policy.rename(directory / "policy")
     log = RunLog.create(
         directory / "run.sqlite", {"settings": chosen.model_dump_json(), "offbeat_version": "0", "digest_0": ""}
     )
-    assert run(FakeWorld(1, 1, 8), Scheduler(plan_from(chosen)), log).outcome == "finished"
+    world = FakeWorld(1, 1, 8) if outcome == "finished" else _TwoIterations(1, 1, 8)
+    scheduler = Scheduler(plan_from(chosen))
+    assert run(world, scheduler, log).outcome == outcome
     log.close()
     learner = PolicyLearner.open(directory / "policy", chosen)
-    learner.version = chosen.learner.iterations
-    digest = publish(directory, learner.version, learner.publish, lambda: Canary((3,), (4,), (-1.0,))).digest
-    with sqlite3.connect(directory / "run.sqlite") as db:
-        db.execute("UPDATE events SET body = json_set(body, '$.digest', ?) WHERE kind = 'Trained'", (digest,))
+    canary = Canary((3,), (4,), (-1.0,))
+    for version in sorted(scheduler.live_versions):
+        learner.version = version
+        digest = publish(directory, version, learner.publish, lambda: canary).digest
+        with sqlite3.connect(directory / "run.sqlite") as db:
+            db.execute(
+                "UPDATE events SET body = json_set(body, '$.digest', ?) WHERE kind = 'Trained'"
+                " AND json_extract(body, '$.version') = ?",
+                (digest, version),
+            )
+            if version == 0:
+                db.execute("UPDATE meta SET value = ? WHERE key = 'digest_0'", (digest,))
     return directory

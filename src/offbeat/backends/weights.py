@@ -80,11 +80,12 @@ def read_manifest(run_directory: Path, version: int, digest: str) -> Manifest:
 
 
 def check_version(run_directory: Path, version: int, digest: str) -> None:
-    """Raise WeightsError unless every file of a version is what was published: to be asked before training goes on."""
+    """Raise WeightsError unless every file of a version is there and what was published: to be asked of the version
+    that training goes on from (older ones may have shed their optimizer state)."""
     manifest = read_manifest(run_directory, version, digest)
     for name, announced in manifest.others.items():
         file = version_directory(run_directory, version) / name
-        if file.exists() and file_digest(file) != announced:
+        if file_digest(file) != announced:
             raise WeightsError(f"{file} is damaged: its SHA-256 is not the published one")
 
 

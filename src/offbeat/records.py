@@ -14,13 +14,6 @@ import msgspec
 FinishReason = Literal["stop", "length"]
 
 
-class PolicyVersion(msgspec.Struct, frozen=True):
-    """A published policy: `number` publishes came before it; `digest` is the SHA-256 of its weights file."""
-
-    number: int
-    digest: str
-
-
 class Prompt(msgspec.Struct, frozen=True):
     """A question with its known answer. `prompt_id` is its position in the task's endless source.
 

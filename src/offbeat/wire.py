@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from offbeat.backends.local import LocalBackend
 from offbeat.backends.messages import LearnerHello
+from offbeat.backends.parcels import sweep_parcels
 from offbeat.events import Stop
 from offbeat.live import rundir
 from offbeat.live.export import MODEL, export_model, has_model
+from offbeat.live.preparation import create
 from offbeat.live.prompts import PromptBook
 from offbeat.live.world import LiveWorld
 from offbeat.loop import Observer, run
+from offbeat.models.prompts import check_exam
 from offbeat.settings import Settings
 from offbeat.tasks import make_task
 
 
 def start(directory: Path, settings: Settings, progress: Callable[[str, float], None]) -> None:
     """Prepare a new run directory: the policy with its warm start, version 0, an empty log."""
-    rundir.create(directory, settings, progress)
+    create(directory, settings, progress)
 
 
 def go_on(
@@ -36,8 +39,12 @@ def go_on(
     """
     opened = rundir.take_up(directory, say)
     settings, stop = opened.settings, opened.scheduler.stopped
-    backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, keep_open=(opened.lock,))
-    try:
+    with ExitStack() as closing:
+        closing.callback(os.close, opened.lock)
+        closing.callback(opened.log.close)
+        closing.callback(sweep_parcels, directory)
+        backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, keep_open=(opened.lock,))
+        closing.callback(backend.close)
         if stop is None or stop.outcome != "finished":
             stop = _train(directory, opened, backend, make_observers(opened))
         elif has_model(directory):
@@ -47,15 +54,12 @@ def go_on(
         if stop.outcome == "finished":
             export_model(directory, backend, _learner_hello(directory, opened), settings.run.stall_seconds)
         return stop
-    finally:
-        backend.close()
-        opened.log.close()
-        os.close(opened.lock)
 
 
 def _train(directory: Path, opened: rundir.OpenRun, backend: LocalBackend, observers: Sequence[Observer]) -> Stop:
     settings = opened.settings
     prompts = PromptBook(make_task(settings.task, settings.run.seed), directory / "policy", settings.task.held_out)
+    check_exam(prompts.held_out, settings.rollout)
     world = LiveWorld(directory, settings, opened.log, backend, prompts, opened.shelf, opened.session, opened.start)
     world.scoring.start()
     with _stop_signals(world.ask_to_stop):

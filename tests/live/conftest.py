@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def _run(directory: Path, policy: Path, chosen: Settings, outcome: str) -> Path:
     for version in sorted(scheduler.live_versions):
         learner.version = version
         digest = publish(directory, version, learner.publish, lambda: canary).digest
-        with sqlite3.connect(directory / "run.sqlite") as db:
+        with closing(sqlite3.connect(directory / "run.sqlite", isolation_level=None)) as db:
             db.execute(
                 "UPDATE events SET body = json_set(body, '$.digest', ?) WHERE kind = 'Trained'"
                 " AND json_extract(body, '$.version') = ?",

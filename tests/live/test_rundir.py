@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ from tests.live.conftest import finished_run, interrupted_run, settings
 
 def change(statement: str) -> Callable[[Path], None]:
     def damage(run: Path) -> None:
-        with sqlite3.connect(run / "run.sqlite") as db:
+        with closing(sqlite3.connect(run / "run.sqlite", isolation_level=None)) as db:
             db.execute(statement)
 
     return damage

@@ -147,7 +147,7 @@ def test_what_leaves_is_left_as_parcels_once(process: RolloutProcess, ear: Ear, 
     assert (failed.lane, failed.trajectory_id) == (1, 1)
     process.engine.done = [2]
     process.decode()
-    assert [sampled.lane for sampled in ear.take(m.Sampled)] == [1]
+    assert [(sampled.lane, sampled.trajectory.trajectory_id) for sampled in ear.take(m.Sampled)] == [(0, 0), (1, 2)]
 
 
 def test_an_abort_frees_the_slot_and_the_queue(process: RolloutProcess, ear: Ear) -> None:

@@ -92,7 +92,7 @@ def _go_on(directory: Path, settings: Settings | None, console: Console) -> tupl
         if not opened.settings.run.tensorboard:
             return [watch.saw]
         recorded = ((event, now) for _, now, event, _ in opened.log.events())
-        board = TensorBoard(opened.directory, opened.log.meta("created"), recorded, _complain)
+        board = TensorBoard(directory, opened.log.meta("created"), recorded, _complain)
         watching.append(board)
         return [watch.saw, board.saw]
 

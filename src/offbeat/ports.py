@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -181,5 +181,9 @@ class Task(Protocol):
     def reward(self, prompt: Prompt, response: str) -> float:
         """Reward in [0, 1]; 1.0 means an exact match."""
 
-    def validate(self) -> None:
-        """Raise TaskError unless the reward accepts gold answers and rejects wrong ones."""
+    def validate(self, calling: Callable[[Prompt, str], None] | None = None) -> None:
+        """Raise TaskError unless the reward accepts gold answers and rejects wrong ones.
+
+        `calling` is told of every call of the reward, prompt and response, before it is made; nothing slow follows the
+        last one.
+        """

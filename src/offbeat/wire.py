@@ -5,26 +5,28 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from offbeat.backends.local import LocalBackend
-from offbeat.errors import RunDirectoryError
+from offbeat.backends.messages import LearnerHello
+from offbeat.backends.parcels import sweep_parcels
 from offbeat.events import Stop
 from offbeat.live import rundir
+from offbeat.live.export import MODEL, export_model, has_model
+from offbeat.live.preparation import create
 from offbeat.live.prompts import PromptBook
 from offbeat.live.world import LiveWorld
 from offbeat.loop import Observer, run
+from offbeat.models.prompts import check_exam
 from offbeat.settings import Settings
 from offbeat.tasks import make_task
-
-MODEL = "model"
 
 
 def start(directory: Path, settings: Settings, progress: Callable[[str, float], None]) -> None:
     """Prepare a new run directory: the policy with its warm start, version 0, an empty log."""
-    rundir.create(directory, settings, progress)
+    create(directory, settings, progress)
 
 
 def go_on(
@@ -32,32 +34,42 @@ def go_on(
 ) -> Stop:
     """Take a run up where its log ends and go on until it stops; a finished run gives its Stop again.
 
-    A run that finishes leaves its policy as a Hugging Face directory in DIR/model.
+    A run that finishes leaves its policy as a Hugging Face directory in DIR/model; one that could not gets it now.
     Raises OffbeatError for what no restart mends; the run directory can be resumed afterwards.
     """
     opened = rundir.take_up(directory, say)
-    settings = opened.settings
-    backend: LocalBackend | None = None
-    try:
-        if opened.scheduler.stopped and opened.scheduler.stopped.outcome == "finished":
-            if (directory / MODEL).is_dir():
-                return opened.scheduler.stopped
-            raise RunDirectoryError(f"run {directory}: finished, but {MODEL}/ is missing")
-        task = make_task(settings.task, settings.run.seed)
-        prompts = PromptBook(task, directory / "policy", settings.task.held_out)
+    settings, stop = opened.settings, opened.scheduler.stopped
+    with ExitStack() as closing:
+        closing.callback(os.close, opened.lock)
+        closing.callback(opened.log.close)
+        closing.callback(sweep_parcels, directory)
         backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, keep_open=(opened.lock,))
-        world = LiveWorld(directory, settings, opened.log, backend, prompts, opened.shelf, opened.session, opened.start)
-        world.scoring.start()
-        with _stop_signals(world.ask_to_stop):
-            stop = run(world, opened.scheduler, opened.log, make_observers(opened))
+        closing.callback(backend.close)
+        if stop is None or stop.outcome != "finished":
+            stop = _train(directory, opened, backend, make_observers(opened))
+        elif has_model(directory):
+            return stop
+        else:
+            say(f"{directory} has finished, but {MODEL}/ is missing: writing it")
         if stop.outcome == "finished":
-            world.export(directory / MODEL)
+            export_model(directory, backend, _learner_hello(directory, opened), settings.run.stall_seconds)
         return stop
-    finally:
-        if backend is not None:
-            backend.close()
-        opened.log.close()
-        os.close(opened.lock)
+
+
+def _train(directory: Path, opened: rundir.OpenRun, backend: LocalBackend, observers: Sequence[Observer]) -> Stop:
+    settings = opened.settings
+    prompts = PromptBook(make_task(settings.task, settings.run.seed), directory / "policy", settings.task.held_out)
+    check_exam(prompts.held_out, settings.rollout)
+    world = LiveWorld(directory, settings, opened.log, backend, prompts, opened.shelf, opened.session, opened.start)
+    world.scoring.start()
+    with _stop_signals(world.ask_to_stop):
+        return run(world, opened.scheduler, opened.log, observers)
+
+
+def _learner_hello(directory: Path, opened: rundir.OpenRun) -> LearnerHello:
+    newest = opened.scheduler.window.newest
+    dump = opened.settings.model_dump(mode="json")
+    return LearnerHello(str(directory), dump, newest, opened.shelf.digests[newest], origin=0.0)
 
 
 @contextmanager

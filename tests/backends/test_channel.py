@@ -67,6 +67,21 @@ def test_the_end_of_the_peer_is_seen_after_its_last_words() -> None:
     assert not right.wants_to_write
 
 
+@pytest.mark.parametrize("unread", [0, 3])
+def test_last_words_are_heard_after_a_send_that_failed(unread: int) -> None:
+    """The kernel tells a sender first that its peer is gone; what the peer had to say still lies there."""
+    left, right = pair()
+    for _ in range(unread):
+        left.send(Note(b"too late"))
+    right.send(Note(b"why"))
+    right.close()
+    left.send(Note(b"work"))
+    assert not left.wants_to_write
+    assert not left.closed
+    assert [note.body for note in left.receive()] == [b"why"]
+    assert left.closed
+
+
 def test_a_foreign_frame_is_refused() -> None:
     left, right = socket.socketpair()
     channel = Channel(right, Note)

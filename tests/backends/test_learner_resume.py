@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.learner.conftest import model_dir, reference_logits, sample_batch, save_model, settings
 
 from offbeat.backends.alignment import attach_alignment
 from offbeat.backends.local import LocalBackend, Name
@@ -17,6 +16,7 @@ from offbeat.backends.messages import LearnerHello, LearnerUp, StepDone, TrainOn
 from offbeat.backends.weights import Canary, publish
 from offbeat.learner.step import PolicyLearner
 from offbeat.records import Batch
+from tests.learner.conftest import model_dir, reference_logits, sample_batch, save_model, settings
 
 __all__ = ["model_dir", "reference_logits", "sample_batch"]
 LEARNER = Name("learner")

@@ -10,6 +10,7 @@ import pytest
 from offbeat.backends.weights import (
     Canary,
     check_canary,
+    check_version,
     publish,
     read_manifest,
     version_directory,
@@ -75,3 +76,22 @@ def test_a_version_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert not version_directory(tmp_path, 1).exists()
     digest = write(tmp_path, 1, b"whole")
     assert read_manifest(tmp_path, 1, digest).digest == digest
+
+
+def test_a_version_to_train_from_has_all_its_files(tmp_path: Path) -> None:
+    """Missing is as bad as damaged: the learner would find out only after everything else has started."""
+
+    def save(directory: Path) -> str:
+        (directory / "optimizer.safetensors").write_bytes(b"moments")
+        (directory / "model.safetensors").write_bytes(b"weights")
+        return hashlib.sha256(b"weights").hexdigest()
+
+    digest = publish(tmp_path, 3, save, lambda: CANARY).digest
+    check_version(tmp_path, 3, digest)
+    optimizer = version_directory(tmp_path, 3) / "optimizer.safetensors"
+    optimizer.write_bytes(b"momentz")
+    with pytest.raises(WeightsError, match=r"optimizer\.safetensors is damaged"):
+        check_version(tmp_path, 3, digest)
+    optimizer.unlink()
+    with pytest.raises(WeightsError, match=r"optimizer\.safetensors cannot be read: No such file"):
+        check_version(tmp_path, 3, digest)

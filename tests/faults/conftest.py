@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+import offbeat
+
 SMALL = (
     "rollout.max_new_tokens=12",
     "rollout.context=160",
@@ -66,8 +68,18 @@ class Trial:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | self.environment,
+            env=os.environ | self.environment | {"PYTHONPATH": self.python_path},
         )
+
+    @property
+    def python_path(self) -> str:
+        """What the trial asks for, and the very offbeat that these tests import."""
+        asked = (
+            self.environment.get("PYTHONPATH"),
+            str(Path(offbeat.__file__).parents[1]),
+            os.environ.get("PYTHONPATH"),
+        )
+        return os.pathsep.join(path for path in asked if path)
 
     def verify(self, recompute: int = 0) -> dict:
         done = subprocess.run(

@@ -121,6 +121,10 @@ def test_a_full_disk_is_one_line_and_resumes_once_there_is_room(small_disk: Path
     process = trial.begin(*noise(trial), "learner.iterations=200", "run.keep_versions=30")
     _, err = process.communicate(timeout=150)
     assert process.returncode == 1, err
+    assert "Traceback" not in err
+    complaints = [line for line in err.splitlines() if line.startswith("offbeat:")]
+    assert len(complaints) == 1, err
+    assert any(words in complaints[0] for words in ("No space left", "disk is full", "make room")), complaints
     done = trial.version()
     assert 0 < done < 200
     subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)

@@ -71,8 +71,11 @@ def test_kill_9_while_responses_move(trial: Trial, layout: str) -> None:
         worker(process, "rollout").kill()
     trial.wait_for_version(trial.version() + 2, process)
     kill(process)
+    moved = commands(trial)
+    assert moved["Move"] >= moved["Attach"] > 0, "nothing moved before the kill"
     result = finish(trial.resume())
     assert (result["iterations"], result["lost"], result["consumed_twice"]) == (N, 0, 0)
+    assert not list(trial.directory.glob("parcels/*")), "a parcel was left behind"
     found = assert_clean(trial, N, recompute=50)
     assert found["ok"], found
     assert found["max_logprob_error"] < 1e-4

@@ -179,13 +179,17 @@ def test_sizes_and_docstrings(file: Path) -> None:
     assert file.stem not in BANNED_NAMES
 
 
+FOREIGN = {"backends/scorer_process.py", "models/prompts.py", "models/tokens.py"}
+"""Where rewards, datasets, tokenizers and chat templates run, which may raise anything."""
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
 def test_no_pickle_and_no_broad_except(file: Path) -> None:
     text = file.read_text()
     assert not {"pickle", "dill", "shelve", "marshal"} & {name.split(".")[0] for name in imports_of(file)}
     assert "torch.load(" not in text
     assert "shell=True" not in text
-    allowed = 1 if file.name == "scorer_process.py" or room_of(file) == "tasks" else 0
+    allowed = 1 if str(file.relative_to(SOURCE)) in FOREIGN or room_of(file) == "tasks" else 0
     broad = [
         node
         for node in ast.walk(ast.parse(text))

@@ -161,6 +161,26 @@ def test_an_export_loads_with_transformers(model_dir: Path, tmp_path: Path, samp
     assert PolicyLearner.open(tmp_path / "export", settings()).score((3, 4), (5,)) == learner.score((3, 4), (5,))
 
 
+def test_an_export_appears_whole_or_not_at_all(
+    model_dir: Path, tmp_path: Path, sample_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = PolicyLearner.open(model_dir, settings())
+
+    def dies(*arguments: object, **keywords: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as hurt:
+        hurt.setattr("safetensors.torch.save_file", dies)
+        with pytest.raises(OSError, match="space"):
+            learner.export(tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+    learner.export(tmp_path / "export")
+    learner.step(sample_batch())
+    learner.export(tmp_path / "export")
+    assert PolicyLearner.open(tmp_path / "export", settings()).score((3, 4), (5,)) == learner.score((3, 4), (5,))
+    assert not (tmp_path / ".export.writing").exists()
+
+
 def test_importing_the_room_imports_no_torch() -> None:
     code = "import sys, offbeat.learner; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

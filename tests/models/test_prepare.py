@@ -12,8 +12,10 @@ from transformers import AutoModelForCausalLM
 from offbeat.errors import SettingsError, TaskError
 from offbeat.models import prepare, prepare_policy, presets
 from offbeat.models.presets import Preset, build_model, write_policy
+from offbeat.models.prompts import misfit
 from offbeat.models.tokens import load_tokenizer
-from offbeat.settings import Settings, settings_from
+from offbeat.records import Prompt
+from offbeat.settings import RolloutSettings, Settings, settings_from
 from tests.models.conftest import CopyTask
 
 TINY = Preset(width=32, hidden=64, layers=2, heads=2, kv_heads=2)
@@ -189,3 +191,43 @@ def test_an_unusable_directory_is_one_line(spoil: Callable[[Path], None], compla
 def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"model\.path = .*nowhere: no such directory; give"):
         prepare_policy(_settings(path=str(tmp_path / "nowhere")), lambda line, share: None)
+
+
+def _exam(tmp_path: Path, prompt: str) -> dict[str, Any]:
+    lines = [{"prompt": f"{i}=", "answer": "1"} for i in range(3)] + [{"prompt": prompt, "answer": "1"}]
+    (tmp_path / "exam.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return {"task": {"name": "jsonl", "file": str(tmp_path / "exam.jsonl"), "held_out": 3}}
+
+
+@pytest.mark.parametrize("of_the_user", [False, True])
+def test_a_held_out_prompt_that_does_not_fit_is_refused_before_the_policy_is_made(
+    tmp_path: Path, policy: Path, of_the_user: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "user_cache_path", lambda name: tmp_path / name)
+    heard: list[str] = []
+    for length in range(300, 340):
+        chosen = _exam(tmp_path, "7" * length)
+        task = prepare.make_task(settings_from(chosen).task, 0)
+        if any(len(prompt.text) == length for prompt in task.held_out(3)):
+            break
+    if of_the_user:
+        chosen["model"] = {"path": str(policy)}
+    with pytest.raises(
+        TaskError, match=rf"held-out prompt -\d of exam has {length + 1} tokens; .*change these settings"
+    ):
+        prepare_policy(settings_from(chosen), lambda line, share: heard.append(line))
+    assert heard == []
+
+
+def test_prompts_fit_up_to_the_last_token() -> None:
+    rollout = RolloutSettings(context=10, max_new_tokens=6)
+    assert misfit(Prompt(0, "d", "", "", (1,) * 4), rollout) == ""
+    assert "only 4 fit" in misfit(Prompt(0, "d", "", "", (1,) * 5), rollout)
+    assert "no tokens" in misfit(Prompt(0, "d", "", "", ()), rollout)
+
+
+@pytest.mark.parametrize("content", ["{}", "nonsense", '{"version": "1.0", "model": {"type": "Nonsense"}}'])
+def test_a_damaged_tokenizer_raises_what_is_promised(policy: Path, content: str) -> None:
+    (policy / "tokenizer.json").write_text(content)
+    with pytest.raises((OSError, ValueError)):
+        load_tokenizer(policy)

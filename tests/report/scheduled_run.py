@@ -140,7 +140,6 @@ def _write(log: RunLog, rows: Sequence[Happening], settings: Settings, rng: rand
             case e.Scored():
                 event = msgspec.structs.replace(event, reward=float(rng.random() < _skill(version)))
                 rewards[event.trajectory_id, event.attempt] = event.reward
-                log.set_reward(event.trajectory_id, event.attempt, event.reward)
             case e.Trained() if batch is not None:
                 size = settings.schedule.group_size
                 keys = [

@@ -113,8 +113,6 @@ def test_through_the_real_run_log(tmp_path: Path, good: Run) -> None:
             heard = record.event
             span = Span(heard.version, (1,) * heard.tokens, (-0.5,) * heard.tokens)
             log.add_trajectory(Trajectory(heard.trajectory_id, heard.attempt, (span,), heard.finish_reason))
-        if isinstance(record.event, e.Scored):
-            log.set_reward(record.event.trajectory_id, record.event.attempt, record.event.reward)
         for command in record.commands:
             if isinstance(command, e.Generate):
                 log.add_prompt(command.group_id, Prompt(command.prompt_id, "running-sum", "1+2=", "3", (1, 2, 3, 4)))

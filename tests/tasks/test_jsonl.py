@@ -11,7 +11,7 @@ import pytest
 
 from offbeat.errors import TaskError
 from offbeat.settings import JsonlTask
-from offbeat.tasks import make_task
+from offbeat.tasks import import_reward, make_task
 from offbeat.tasks.jsonl_v0 import Jsonl
 
 
@@ -185,6 +185,21 @@ def test_validate_refuses_a_bad_reward_function(here: Path, source: str, complai
 )
 def test_reward_functions_that_cannot_be_had(here: Path, source: str, reward: str, complaint: str) -> None:
     (here / "other_scores.py").write_text(source)
+    chosen = settings(write(here, *sums(12)), reward=reward)
     with pytest.raises(TaskError, match=complaint) as caught:
-        make_task(settings(write(here, *sums(12)), reward=reward), 0)
+        import_reward(chosen)
     assert "\n" not in str(caught.value)
+    task = make_task(chosen, 0)
+    with pytest.raises(TaskError, match=complaint):
+        task.reward(task.prompt(0), "never an exact match instead")
+
+
+def test_who_only_draws_prompts_runs_no_code_of_the_user(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The main process draws prompts; what a user's module prints, or whether it ever ends, is nothing to it."""
+    (here / "loud_scores.py").write_text("print('loud')\ndef score(prompt, answer, response): return 1.0\n")
+    task = make_task(settings(write(here, *sums(12)), reward="loud_scores:score"), 0)
+    prompts = [task.prompt(0), *task.held_out(2)]
+    assert "loud_scores" not in sys.modules
+    assert capfd.readouterr().out == ""
+    assert task.reward(prompts[0], "x") == 1.0
+    assert capfd.readouterr().out == "loud\n"

@@ -106,6 +106,17 @@ def test_a_dataset_whose_scorer_accepts_anything_is_refused() -> None:
         make_task(settings("game_of_life_halting"), 0).validate()
 
 
+def test_nothing_slow_follows_the_last_call_of_the_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who times the calls takes for a hanging reward what follows the last one."""
+    heard: list[str] = []
+    monkeypatch.setattr(
+        "offbeat.tasks.reasoning_gym_v0.check_reproducible", lambda *arguments: heard.append("another process")
+    )
+    make_task(settings("chain_sum", min_terms=2), 0).validate(lambda prompt, response: heard.append("reward"))
+    assert heard[0] == "another process"
+    assert set(heard[1:]) == {"reward"}
+
+
 def test_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(TaskError, match=r"pip install 'offbeat\[tasks\]'") as caught:

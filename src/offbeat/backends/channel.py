@@ -1,7 +1,7 @@
 """One end of a socket pair that carries msgpack frames: length (4 bytes, big endian), then the message.
 
-Sending never blocks: what the peer does not take is kept and sent when it can. No pickle anywhere. A peer that
-is gone shows as `closed`.
+Sending never blocks: what the peer does not take is kept and sent when it can. No pickle anywhere. *Last words*: all
+that a peer said before it went is received, whatever became of what was sent to it; then it shows as `closed`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class Channel:
         sock.setblocking(False)
         self.sock = sock
         self.closed = False
+        self._broken = False
+        """The peer takes nothing any more; it may have said something before."""
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder()
         self._out = bytearray()
@@ -36,7 +38,7 @@ class Channel:
 
     @property
     def wants_to_write(self) -> bool:
-        return bool(self._out) and not self.closed
+        return bool(self._out) and not self._broken and not self.closed
 
     def send(self, message: msgspec.Struct) -> None:
         body = self._encoder.encode(message)
@@ -45,13 +47,13 @@ class Channel:
 
     def flush(self) -> None:
         """Send as much as the peer takes now."""
-        while self._out and not self.closed:
+        while self.wants_to_write:
             try:
                 sent = self.sock.send(memoryview(self._out)[: 1 << 20])
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                self.closed = True
+                self._broken = True
                 return
             del self._out[:sent]
 

@@ -1,18 +1,21 @@
 """Worker processes on this machine: start, talk, notice the end, replace.
 
 A worker that is replaced is ended first and its channel dropped, so nothing it still says is heard (zombie rule).
-Every worker inherits the run's lock, so a run directory stays locked until the last of them is gone.
-This file knows processes and messages, not what they mean.
+With a worker ends every process it started (its process group). Every worker that writes into the run directory
+inherits the run's lock, so it stays locked until the last of them is gone; the scorer, where foreign code may start
+processes that outlive everything, does not. This file knows processes and messages, not what they mean.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +30,11 @@ MODULES = {
     "scorer": ("offbeat.backends.scorer_process", FromScorer),
     "preparer": ("offbeat.backends.preparer_process", FromPreparer),
 }
+
+
+LOCKLESS = {"scorer"}
+DEATH_SECONDS = 2.0
+"""What a worker that has closed its channel gets to end by itself and say how."""
 
 
 class Name(NamedTuple):
@@ -67,22 +75,23 @@ class LocalBackend:
         os.set_blocking(self._wake_read, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
 
-    def start(self, name: Name, hello: msgspec.Struct, threads: int | None = None) -> None:
+    def start(self, name: Name, hello: msgspec.Struct) -> None:
         """Start a worker, ending the one of the same name first."""
         self.end(name)
         module, incoming = MODULES[name.kind]
         ours, theirs = socket.socketpair()
         environment = os.environ | {
-            "OMP_NUM_THREADS": str(threads or self._threads),
-            "MKL_NUM_THREADS": str(threads or self._threads),
+            "OMP_NUM_THREADS": str(self._threads),
+            "MKL_NUM_THREADS": str(self._threads),
             "OMP_WAIT_POLICY": "PASSIVE",
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         }
+        kept = () if name.kind in LOCKLESS else self._keep_open
         with open(self._errors or os.devnull, "ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *self._keep_open),
+                pass_fds=(theirs.fileno(), *kept),
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
@@ -103,13 +112,14 @@ class LocalBackend:
             self._watch_writes(name, worker)
 
     def end(self, name: Name) -> None:
-        """End a worker at once; nothing more is heard of it."""
+        """End a worker at once, and all that it started; nothing more is heard of it."""
         worker = self.workers.pop(name, None)
         if worker is None:
             return
         self._selector.unregister(worker.channel.sock)
         worker.channel.close()
-        worker.process.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
         worker.process.wait()
 
     def end_all(self) -> None:
@@ -149,12 +159,9 @@ class LocalBackend:
         self._selector.modify(worker.channel.sock, mask, name)
 
     def _died(self, name: Name, worker: Worker) -> Died:
-        try:
-            code = worker.process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            worker.process.kill()
-            code = worker.process.wait()
+        _await_end(worker.process.pid, DEATH_SECONDS)
         self.end(name)
+        code = worker.process.returncode
         if worker.failure:
             return Died(worker.failure)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -165,3 +172,10 @@ class LocalBackend:
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+def _await_end(pid: int, seconds: float) -> None:
+    """Wait for the end of a child, but leave it to be waited for: until then its process group keeps its number."""
+    deadline = time.monotonic() + seconds
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < deadline:
+        time.sleep(0.01)

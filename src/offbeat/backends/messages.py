@@ -7,7 +7,7 @@ main -> learner  LearnerHello, TrainOn, ExportTo
 learner -> main  LearnerUp, StepDone, Exported, WorkerFailed
 main -> scorer   ScorerHello, ScoreThis
 scorer -> main   ScorerUp, ScoreIs, ScoreRaised, WorkerFailed
-main -> preparer PrepareHello;  preparer -> main  Preparing, Prepared, WorkerFailed
+main -> preparer PrepareHello;  preparer -> main  Preparing, ForeignCall, Prepared, WorkerFailed
 """
 
 from __future__ import annotations
@@ -241,6 +241,14 @@ class Preparing(_Message, frozen=True):
     share: float
 
 
+class ForeignCall(_Message, frozen=True):
+    """Foreign code is called next. Unless another message follows within `seconds`, the preparation fails with
+    `complaint`."""
+
+    seconds: float
+    complaint: str
+
+
 class Prepared(_Message, frozen=True):
     digest: str
     parameters: int
@@ -258,4 +266,4 @@ FromLearner: TypeAlias = LearnerUp | StepDone | Exported | WorkerFailed
 ToScorer: TypeAlias = ScorerHello | ScoreThis
 FromScorer: TypeAlias = ScorerUp | ScoreIs | ScoreRaised | WorkerFailed
 ToPreparer: TypeAlias = PrepareHello
-FromPreparer: TypeAlias = Preparing | Prepared | WorkerFailed
+FromPreparer: TypeAlias = Preparing | ForeignCall | Prepared | WorkerFailed

@@ -43,5 +43,5 @@ def take_parcel(run_directory: Path, trajectory_id: int, attempt: int) -> Parcel
 
 
 def sweep_parcels(run_directory: Path) -> None:
-    """Remove all that is left of an earlier session."""
+    """Remove all that is left when no lane is there any more, or not yet."""
     shutil.rmtree(run_directory / "parcels", ignore_errors=True)

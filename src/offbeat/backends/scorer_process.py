@@ -10,7 +10,7 @@ import math
 from offbeat.backends.messages import ScoreIs, ScoreRaised, ScorerHello, ScorerUp, ScoreThis, ToScorer
 from offbeat.backends.worker import Link, work
 from offbeat.settings import settings_from
-from offbeat.tasks import make_task
+from offbeat.tasks import import_reward, make_task
 
 
 def main(link: Link) -> None:
@@ -18,6 +18,7 @@ def main(link: Link) -> None:
     assert isinstance(hello, ScorerHello)
     settings = settings_from(hello.settings)
     task = make_task(settings.task, settings.run.seed)
+    import_reward(settings.task)
     link.send(ScorerUp())
     while True:
         message: ToScorer = link.next()

@@ -10,7 +10,6 @@ and its own log-probs of a fixed prompt (the canary) against the learner's.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.errors import WeightsError
-from offbeat.learner.durable import sync
+from offbeat.learner.durable import put_in_place
 
 WEIGHTS = "model.safetensors"
 CANARY_TOLERANCE = 1e-3
@@ -59,11 +58,8 @@ def publish(run_directory: Path, version: int, save: Callable[[Path], str], cana
     others = {file.name: file_digest(file) for file in aside.iterdir() if file.name != WEIGHTS}
     manifest = Manifest(version, digest, canary(), others)
     (aside / "manifest.json").write_bytes(msgspec.json.encode(manifest))
-    sync(aside / "manifest.json")
-    sync(aside)
     shutil.rmtree(final, ignore_errors=True)
-    os.rename(aside, final)
-    sync(final.parent)
+    put_in_place(aside, final)
     return manifest
 
 
@@ -84,11 +80,12 @@ def read_manifest(run_directory: Path, version: int, digest: str) -> Manifest:
 
 
 def check_version(run_directory: Path, version: int, digest: str) -> None:
-    """Raise WeightsError unless every file of a version is what was published: to be asked before training goes on."""
+    """Raise WeightsError unless every file of a version is there and what was published: to be asked of the version
+    that training goes on from (older ones may have shed their optimizer state)."""
     manifest = read_manifest(run_directory, version, digest)
     for name, announced in manifest.others.items():
         file = version_directory(run_directory, version) / name
-        if file.exists() and file_digest(file) != announced:
+        if file_digest(file) != announced:
             raise WeightsError(f"{file} is damaged: its SHA-256 is not the published one")
 
 

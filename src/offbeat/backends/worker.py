@@ -65,7 +65,9 @@ def work(main: Callable[[Link], None], incoming: Any) -> None:
     """Run `main` on the channel whose file descriptor is the last argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
-    link = Link(Channel(socket.socket(fileno=int(sys.argv[-1])), incoming))
+    sock = socket.socket(fileno=int(sys.argv[-1]))
+    os.register_at_fork(after_in_child=sock.close)  # what foreign code forks must not hide the end of this process
+    link = Link(Channel(sock, incoming))
     try:
         main(link)
     except OffbeatError as error:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from offbeat.errors import WeightsError
 from offbeat.learner.drift import DriftFit
-from offbeat.learner.durable import sync
+from offbeat.learner.durable import put_in_place, sync
 from offbeat.learner.optimizer_state import decode_state, encode_state
 from offbeat.learner.policy import Policy
 
@@ -117,14 +117,20 @@ def load_weights(file: Path, policy: Policy) -> str:
 
 
 def export_policy(directory: Path, policy: Policy, model_dir: Path) -> None:
-    """Write a Hugging Face directory: config, weights in float32, tokenizer files copied from `model_dir`."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write a Hugging Face directory: config, weights in float32, tokenizer files copied from `model_dir`.
+
+    It appears whole or not at all, in place of what was there. Raises WeightsError or OSError where the disk refuses.
+    """
+    aside = directory.with_name(f".{directory.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
     for name in TOKENIZER_FILES:
         if (model_dir / name).is_file():
-            shutil.copyfile(model_dir / name, directory / name)
-    policy.config.save_pretrained(directory)
-    os.rename(_write_aside(directory / MODEL_FILE, policy.weights(), {"format": "pt"}), directory / MODEL_FILE)
-    sync(directory)
+            shutil.copyfile(model_dir / name, aside / name)
+    policy.config.save_pretrained(aside)
+    os.rename(_write_aside(aside / MODEL_FILE, policy.weights(), {"format": "pt"}), aside / MODEL_FILE)
+    shutil.rmtree(directory, ignore_errors=True)
+    put_in_place(aside, directory)
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:

@@ -1,4 +1,7 @@
-"""What is written survives a crash of the machine once `sync` has returned. Knows no format and no torch."""
+"""What is written survives a crash of the machine once `sync` has returned. Knows no format and no torch.
+
+*Whole-or-not-at-all*: a directory that others look for is written beside its place and put there by `put_in_place`.
+"""
 
 from __future__ import annotations
 
@@ -13,3 +16,16 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def put_in_place(aside: Path, final: Path) -> None:
+    """Sync all of `aside` and rename it: whatever happens, `final` is there with all of it or not at all.
+
+    Raises OSError where `final` is a directory that holds something.
+    """
+    for directory, _, files in os.walk(aside, topdown=False):
+        for name in files:
+            sync(Path(directory) / name)
+        sync(Path(directory))
+    os.rename(aside, final)
+    sync(final.parent)

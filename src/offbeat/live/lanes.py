@@ -2,7 +2,8 @@
 
 Invariants: a lane that is started is new, whatever its process did before, and what it says names its life; what the
 lanes of an ended process held is reported lost, lane by lane. A parcel lies in the run directory until its `Departed`
-has been handled, then it is either claimed by the lane it was attached to or gone.
+has been handled, then it is either claimed by the lane it was attached to or gone; what a lane has not read when it
+ends is gone when it is started again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class LaneDesk:
         self._open: dict[Name, set[int]] = {}
         self._lives: dict[int, int] = {}
         self._unclaimed: set[tuple[int, int]] = set()
+        self._claimed: dict[int, set[tuple[int, int]]] = {}
         sweep_parcels(directory)
 
     def start(self, lane: int) -> list[e.Event]:
@@ -40,6 +42,7 @@ class LaneDesk:
             lost = self.lost(name, f"its process was replaced, for lane {lane} was", lane)
             self._backend.start(name, self._hello)
         self._open.setdefault(name, set()).add(lane)
+        self._remove(self._claimed.pop(lane, set()))
         self.tell(m.OpenLane(lane))
         return lost
 
@@ -70,13 +73,21 @@ class LaneDesk:
         self._unclaimed = set(zip(event.trajectory_ids, event.attempts, strict=True))
 
     def claim(self, command: e.Attach) -> None:
-        self._unclaimed -= set(zip(command.trajectory_ids, command.attempts, strict=True))
+        wanted = set(zip(command.trajectory_ids, command.attempts, strict=True))
+        self._unclaimed -= wanted
+        unread = {
+            parcel for parcel in self._claimed.get(command.lane, ()) if parcel_file(self._directory, *parcel).exists()
+        }
+        self._claimed[command.lane] = unread | wanted
 
     def drop_unclaimed(self) -> None:
         """Nobody asked for these when their `Departed` was handled: what they hold was aborted meanwhile."""
-        for trajectory_id, attempt in self._unclaimed:
-            parcel_file(self._directory, trajectory_id, attempt).unlink(missing_ok=True)
+        self._remove(self._unclaimed)
         self._unclaimed.clear()
+
+    def _remove(self, parcels: set[tuple[int, int]]) -> None:
+        for trajectory_id, attempt in parcels:
+            parcel_file(self._directory, trajectory_id, attempt).unlink(missing_ok=True)
 
     def _process(self, lane: int) -> Name:
         return Name("rollout", lane // self._per_process)

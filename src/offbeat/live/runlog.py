@@ -1,8 +1,9 @@
 """The run log: one SQLite file in WAL mode, append-only, the only thing a run needs to be taken up again.
 
-*Commit rule*: an event, the commands it caused and the payload that came with it are one transaction. A process
-killed at any point leaves whole events; a publish is also synced to the disk, so that a power cut loses at most
-events after it, never the order. This file does not know what events mean.
+*Commit rule*: an event, the commands it caused and the payload that came with it (a response, a reward) are one
+transaction; a prompt, which can be drawn anew, comes no later than with the next event. A process killed at any point
+leaves whole events; a publish is also synced to the disk, so that a power cut loses at most events after it, never the
+order.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from offbeat.errors import RunDirectoryError, RunFailed
-from offbeat.events import Command, Event, Trained
+from offbeat.events import Command, Event, Finished, Scored, Trained
 from offbeat.records import Batch, Group, Prompt, Trajectory
 
 SCHEMA_VERSION = "1"
@@ -34,6 +36,7 @@ CREATE TABLE trajectories(
 _EVENT = msgspec.json.Decoder(Event)
 _COMMANDS = msgspec.json.Decoder(list[Command])
 _TRAJECTORY = msgspec.msgpack.Decoder(Trajectory)
+_TOKEN_IDS = msgspec.msgpack.Decoder(tuple[int, ...])
 
 
 def _damaged(file: Path, words: str) -> RunDirectoryError:
@@ -48,44 +51,55 @@ class RunLog:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._db = sqlite3.connect(file, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
+        try:
+            self._db = sqlite3.connect(file, isolation_level=None)
+        except sqlite3.Error as error:
+            raise _damaged(file, str(error)) from None
+        self._unrecorded: dict[tuple[int, int], Trajectory] = {}
 
     @classmethod
     def create(cls, file: Path, meta: dict[str, str]) -> RunLog:
+        """Raises RunFailed where the disk refuses."""
         log = cls(file)
-        log._db.executescript(_TABLES)
-        rows = {"schema": SCHEMA_VERSION, "durable": "0"} | meta
-        log._db.executemany("INSERT INTO meta VALUES(?, ?)", rows.items())
+        try:
+            log._set_up()
+            log._db.executescript(_TABLES)
+            rows = {"schema": SCHEMA_VERSION} | meta
+            log._db.executemany("INSERT INTO meta VALUES(?, ?)", rows.items())
+        except sqlite3.Error as error:
+            log._db.close()
+            raise RunFailed(f"the run log {file.name} cannot be written ({error}); make room, then try again") from None
         return log
+
+    def _set_up(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
 
     @classmethod
     def open(cls, file: Path) -> RunLog:
         """Raises RunDirectoryError for anything but a run log of this schema."""
         if not file.is_file():
             raise RunDirectoryError(f"run {file.parent}: holds no {file.name}; name the directory of a run")
+        log = cls(file)
         try:
-            log = cls(file)
+            log._set_up()
             found = log.meta("schema")
-        except sqlite3.DatabaseError as error:
-            raise _damaged(file, str(error)) from None
-        if found != SCHEMA_VERSION:
-            raise RunDirectoryError(f"run {file.parent}: schema {found}, this offbeat writes {SCHEMA_VERSION}")
+            if found != SCHEMA_VERSION:
+                raise RunDirectoryError(f"run {file.parent}: schema {found}, this offbeat writes {SCHEMA_VERSION}")
+        except (RunDirectoryError, sqlite3.Error) as error:
+            log._db.close()
+            raise error if isinstance(error, RunDirectoryError) else _damaged(file, str(error)) from None
         return log
 
     def check(self) -> None:
         """Read the whole file once. Raises RunDirectoryError where a page is damaged: before hours are built on it."""
-        try:
-            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-        except sqlite3.DatabaseError as error:
-            raise _damaged(self.file, str(error)) from None
+        [(found,)] = self._read("PRAGMA quick_check(1)")
         if found != "ok":
             raise _damaged(self.file, found.splitlines()[-1])
 
     def meta(self, key: str) -> str:
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return row[0] if row else ""
+        """The value of a key; empty where there is none."""
+        return "".join(value for (value,) in self._read("SELECT value FROM meta WHERE key = ?", (key,)))
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -95,70 +109,79 @@ class RunLog:
         self._write("INSERT OR IGNORE INTO prompts VALUES(?, ?, ?, ?, ?, ?)", row)
 
     def add_trajectory(self, trajectory: Trajectory) -> None:
-        row = (trajectory.trajectory_id, trajectory.attempt, msgspec.msgpack.encode(trajectory), None)
-        self._write("INSERT OR REPLACE INTO trajectories VALUES(?, ?, ?, ?)", row)
-
-    def set_reward(self, trajectory_id: int, attempt: int, reward: float) -> None:
-        row = (reward, trajectory_id, attempt)
-        self._write("UPDATE trajectories SET reward = ? WHERE trajectory_id = ? AND attempt = ?", row)
+        """Kept until its `Finished` is recorded: other events may come before."""
+        self._unrecorded[trajectory.trajectory_id, trajectory.attempt] = trajectory
 
     def record(self, event: Event, now: float, commands: Sequence[Command]) -> None:
-        """Commit an event with its commands and all payload added since the last one."""
+        """Commit an event with its commands and the payload that came with it."""
+        if isinstance(event, Trained):
+            self._sync_commits(True)
+        if isinstance(event, Finished):
+            self._write_trajectory(event.trajectory_id, event.attempt)
+        elif isinstance(event, Scored):
+            row = (event.reward, event.trajectory_id, event.attempt)
+            self._write("UPDATE trajectories SET reward = ? WHERE trajectory_id = ? AND attempt = ?", row)
         body = msgspec.json.encode(event).decode()
         deeds = msgspec.json.encode(commands).decode()
-        row = (now, type(event).__name__, body, deeds)
-        self._write("INSERT INTO events(now, kind, body, commands) VALUES(?, ?, ?, ?)", row)
+        line = (now, type(event).__name__, body, deeds)
+        self._write("INSERT INTO events(now, kind, body, commands) VALUES(?, ?, ?, ?)", line)
         self._commit()
         if isinstance(event, Trained):
-            self._make_durable(event.version)
+            self._sync_commits(False)
+
+    def _write_trajectory(self, trajectory_id: int, attempt: int) -> None:
+        trajectory = self._unrecorded.pop((trajectory_id, attempt), None)
+        if trajectory is not None:
+            row = (trajectory_id, attempt, msgspec.msgpack.encode(trajectory), None)
+            self._write("INSERT OR REPLACE INTO trajectories VALUES(?, ?, ?, ?)", row)
 
     def _write(self, statement: str, row: tuple[object, ...]) -> None:
         try:
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
             self._db.execute(statement, row)
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             raise self._failed(error) from None
 
     def _commit(self) -> None:
         try:
             self._db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             raise self._failed(error) from None
 
-    def _failed(self, error: sqlite3.OperationalError) -> RunFailed:
+    def _failed(self, error: sqlite3.Error) -> RunFailed:
         return RunFailed(f"the run log {self.file} cannot be written ({error}); make room, then resume the run")
 
-    def _make_durable(self, version: int) -> None:
-        """Sync the log: with synchronous=FULL a commit syncs all commits before it, too."""
-        self._db.execute("PRAGMA synchronous=FULL")
-        self._write("UPDATE meta SET value = ? WHERE key = 'durable'", (str(version),))
-        self._commit()
-        self._db.execute("PRAGMA synchronous=NORMAL")
+    def _sync_commits(self, wanted: bool) -> None:
+        """With synchronous=FULL a commit is on the disk, and with it all commits before it."""
+        if self._db.in_transaction:  # the setting does not change within one: what waits is committed first
+            self._commit()
+        self._db.execute(f"PRAGMA synchronous={'FULL' if wanted else 'NORMAL'}")
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def events(self) -> Iterator[tuple[int, float, Event, list[Command]]]:
-        """(seq, now, event, commands) in order."""
-        for seq, now, body, commands in self._db.execute("SELECT seq, now, body, commands FROM events ORDER BY seq"):
-            yield seq, now, _EVENT.decode(body), _COMMANDS.decode(commands)
+        """(seq, now, event, commands) in order. Raises RunDirectoryError for what this offbeat cannot read."""
+        for seq, now, kind, body, commands in self._read(
+            "SELECT seq, now, kind, body, commands FROM events ORDER BY seq"
+        ):
+            yield seq, now, self._decoded(_EVENT, body, kind), self._decoded(_COMMANDS, commands, kind)
 
     def prompt(self, group_id: int) -> Prompt:
-        row = self._db.execute(
+        rows = self._read(
             "SELECT prompt_id, dataset, text, answer, token_ids FROM prompts WHERE group_id = ?", (group_id,)
-        ).fetchone()
-        if row is None:
-            raise RunDirectoryError(f"run {self.file.parent}: the prompt of group {group_id} is missing in the log")
-        prompt_id, dataset, text, answer, token_ids = row
-        return Prompt(prompt_id, dataset, text, answer, msgspec.msgpack.decode(token_ids, type=tuple[int, ...]))
+        )
+        for prompt_id, dataset, text, answer, token_ids in rows:
+            return Prompt(prompt_id, dataset, text, answer, self._decoded(_TOKEN_IDS, token_ids, "prompt"))
+        raise RunDirectoryError(f"run {self.file.parent}: the prompt of group {group_id} is missing in the log")
 
     def trajectory(self, trajectory_id: int, attempt: int) -> tuple[Trajectory, float | None]:
-        row = self._db.execute(
+        rows = self._read(
             "SELECT record, reward FROM trajectories WHERE trajectory_id = ? AND attempt = ?", (trajectory_id, attempt)
-        ).fetchone()
-        if row is None:
-            raise RunDirectoryError(f"run {self.file.parent}: trajectory {trajectory_id} is missing in the log")
-        return _TRAJECTORY.decode(row[0]), row[1]
+        )
+        for record, reward in rows:
+            return self._decoded(_TRAJECTORY, record, f"trajectory {trajectory_id}"), reward
+        raise RunDirectoryError(f"run {self.file.parent}: trajectory {trajectory_id} is missing in the log")
 
     def batch(self, iteration: int, group_ids: Sequence[int], attempts: Sequence[Sequence[int]]) -> Batch:
         """The payload of a Train command."""
@@ -171,6 +194,21 @@ class RunLog:
                 raise RunDirectoryError(f"run {self.file.parent}: a reward of group {group_id} is missing in the log")
             groups.append(Group(group_id, self.prompt(group_id), tuple(t for t, _ in rows), rewards))
         return Batch(iteration, tuple(groups))
+
+    def _read(self, query: str, row: tuple[object, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._db.execute(query, row)
+        except sqlite3.Error as error:
+            raise _damaged(self.file, str(error)) from None
+
+    def _decoded(self, decoder: Any, content: Any, what: str) -> Any:
+        try:
+            return decoder.decode(content)
+        except (msgspec.MsgspecError, TypeError) as error:
+            raise RunDirectoryError(
+                f"run {self.file.parent}: {what} in {self.file.name} cannot be read ({error}); it is damaged or of"
+                f" another offbeat: use offbeat {self.meta('offbeat_version')}, or put it back from a copy"
+            ) from None
 
     def close(self) -> None:
         if self._db.in_transaction:

@@ -1,7 +1,8 @@
 """Scoring: rewards asked one after the other of the scorer process, each with its own time limit.
 
 A call that runs out of time costs the scorer its life and that one reward; what queued behind it is asked again
-of the next scorer. Rollouts go before held-out answers. A failure is never a reward of 0.
+of the next scorer. Rollouts go before held-out answers. A failure is never a reward of 0. Where the scorer does not
+come up `attempts` times in a row, scoring is `hopeless` and says why.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Verdict(NamedTuple):
 
 
 class Scoring:
-    def __init__(self, backend: LocalBackend, hello: ScorerHello, seconds: float) -> None:
+    def __init__(self, backend: LocalBackend, hello: ScorerHello, seconds: float, attempts: int) -> None:
         self._backend = backend
         self._hello = hello
         self._seconds = seconds
@@ -43,11 +44,18 @@ class Scoring:
         self._ticket = 0
         self._up = False
         self._deadline: float | None = None
+        self._attempts = attempts
+        self._failed_starts = 0
+        self.hopeless = ""
+        """Why no scorer can be had; empty as long as one may come up."""
 
     def start(self) -> None:
         self._up = False
         self._deadline = None
-        self._backend.start(SCORER, self._hello)
+        try:
+            self._backend.start(SCORER, self._hello)
+        except OSError as error:
+            self.hopeless = f"the scorer cannot be started: {error.strerror or error}"
 
     def ask(self, key: Hashable, prompt: Prompt, response: str, urgent: bool = True) -> None:
         (self._urgent if urgent else self._patient).append(Asked(key, prompt, response))
@@ -59,6 +67,7 @@ class Scoring:
 
     def up(self, now: float) -> None:
         self._up = True
+        self._failed_starts = 0
         self.go_on(now)
 
     def go_on(self, now: float) -> None:
@@ -82,7 +91,11 @@ class Scoring:
         return self._replace(f"ran out of time ({self._seconds:g} s)")
 
     def died(self, reason: str) -> Iterator[Verdict]:
-        """The scorer died in the call under way."""
+        """The scorer died in the call under way, or before it could take one."""
+        if not self._up:
+            self._failed_starts += 1
+            if self._failed_starts >= self._attempts:
+                self.hopeless = f"the scorer did not come up {self._failed_starts} times in a row: {reason}"
         return self._replace(reason)
 
     def _replace(self, reason: str) -> Iterator[Verdict]:
@@ -91,4 +104,5 @@ class Scoring:
         if asked:
             yield Verdict(asked[0].key, None, reason)
             self._urgent.extendleft(reversed(asked[1:]))
-        self.start()
+        if not self.hopeless:
+            self.start()

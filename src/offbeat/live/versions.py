@@ -35,13 +35,9 @@ class VersionShelf:
             if old > 0:
                 shutil.rmtree(version_directory(self._run_directory, old), ignore_errors=True)
 
-    def discard_unlogged(self) -> list[int]:
+    def discard_unlogged(self) -> None:
         """Delete versions that were written but never logged: their iteration will be done again."""
-        found = []
-        for directory in sorted((self._run_directory / "versions").iterdir()):
-            if directory.name.startswith("."):
-                shutil.rmtree(directory)
-            elif directory.name.isdigit() and int(directory.name) not in self.digests:
-                found.append(int(directory.name))
-                shutil.rmtree(directory)
-        return found
+        for directory in sorted((self._run_directory / "versions").glob("*")):
+            unlogged = directory.name.isdigit() and int(directory.name) not in self.digests
+            if unlogged or directory.name.startswith("."):
+                shutil.rmtree(directory, ignore_errors=True)

@@ -1,8 +1,8 @@
 """The live world: commands go to worker processes, what they say comes back as events.
 
-It adds no decision of its own. What it owes the scheduler: what a lane says names the lane's life, payload is written
-to the run log before the event that names it, time never runs backwards, also over resumes, and where this process
-stood still it says so before it tells what it heard.
+It adds no decision of its own. What it owes the scheduler: what a lane says names the lane's life (what was heard of a
+process before it was replaced still comes, as events), payload is in the run log with the event that names it, time
+never runs backwards, also over resumes, and where this process stood still it says so before it tells what it heard.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 from offbeat import events as e
 from offbeat.backends import messages as m
 from offbeat.backends.local import Died, LocalBackend, Name
-from offbeat.errors import OffbeatError, RunDirectoryError
+from offbeat.errors import OffbeatError, TaskError
+from offbeat.live.export import LEARNER
 from offbeat.live.held_out import HeldOutDesk
 from offbeat.live.lanes import LaneDesk
 from offbeat.live.prompts import PromptBook
 from offbeat.live.runlog import RunLog
 from offbeat.live.scoring import Scoring, Verdict
 from offbeat.live.versions import VersionShelf
+from offbeat.models.prompts import misfit
 from offbeat.settings import Settings
 
-LEARNER = Name("learner")
 TICK_SECONDS = 1.0
-EXPORT_SECONDS = 120.0
 
 
 class LiveWorld:
@@ -55,7 +55,8 @@ class LiveWorld:
         self._now = start
         self._pending: deque[e.Event] = deque([e.Opened(session)])
         self._stop_reason = ""
-        self.scoring = Scoring(backend, m.ScorerHello(self._dump), settings.task.reward_seconds)
+        hello = m.ScorerHello(self._dump)
+        self.scoring = Scoring(backend, hello, settings.task.reward_seconds, settings.run.max_attempts)
         self.held_out = HeldOutDesk(prompts, self.scoring)
         self.lanes = LaneDesk(backend, directory, settings.rollout.lanes_per_process, self._dump, self.origin)
 
@@ -99,38 +100,28 @@ class LiveWorld:
         self._stop_reason = reason
         self.backend.wake()
 
-    def export(self, directory: Path) -> None:
-        """Write the newest version as a Hugging Face directory (after the loop has ended)."""
-        self.backend.send(LEARNER, m.ExportTo(str(directory)))
-        deadline = self._clock() + EXPORT_SECONDS
-        while self._clock() < deadline:
-            for name, message in self.backend.poll(1.0):
-                if isinstance(message, m.Exported):
-                    return
-                if name == LEARNER and isinstance(message, Died):
-                    raise RunDirectoryError(f"run {self.directory}: the model was not exported ({message.reason})")
-        raise RunDirectoryError(f"run {self.directory}: the model was not exported within {EXPORT_SECONDS:.0f} s")
-
     def _clock(self) -> float:
         return time.monotonic() - self.origin
 
     # -- hearing ---------------------------------------------------------------------------------------------
 
     def _listen(self, until: float) -> None:
+        """Hear what has been said, then judge who is late: an answer that lies there was in time."""
         limit = self.scoring.deadline
+        heard = self.backend.poll((until if limit is None else min(until, limit)) - self._clock())
         now = self._clock()
-        if limit is not None and now >= limit:
-            for verdict in self.scoring.out_of_time():
-                self._judged(verdict)
-            return
-        wait = min(until, limit) if limit is not None else until
-        for name, message in self.backend.poll(wait - now):
+        for name, message in heard:
             if name.kind == "rollout":
                 self._from_rollout(name, message)
             elif name == LEARNER:
                 self._from_learner(message)
             else:
                 self._from_scorer(message)
+        if self.scoring.deadline is not None and now >= self.scoring.deadline:
+            for verdict in self.scoring.out_of_time():
+                self._judged(verdict)
+        if self.scoring.hopeless:
+            self._pending.append(e.WorldFailed(self.scoring.hopeless))
 
     def _from_rollout(self, name: Name, message: Any) -> None:
         match message:
@@ -201,7 +192,6 @@ class LiveWorld:
         if verdict.reward is None:
             self._pending.append(e.ScoreFailed(trajectory_id, attempt, verdict.reason))
         else:
-            self.log.set_reward(trajectory_id, attempt, verdict.reward)
             self._pending.append(e.Scored(trajectory_id, attempt, verdict.reward))
 
     # -- doing -----------------------------------------------------------------------------------------------
@@ -222,15 +212,14 @@ class LiveWorld:
         self.lanes.tell(m.UnloadWeights(command.lane, command.version))
 
     def _generate(self, command: e.Generate) -> None:
-        prompt = self.prompts.prompt(command.prompt_id)
+        try:
+            prompt = self.prompts.prompt(command.prompt_id)
+        except TaskError as error:
+            self._pending.append(e.PromptRejected(command.group_id, str(error)))
+            return
         self.log.add_prompt(command.group_id, prompt)
-        room = self.settings.rollout.context - self.settings.rollout.max_new_tokens
-        if len(prompt.token_ids) > room:
-            reason = (
-                f"prompt {prompt.prompt_id} of {prompt.dataset} has {len(prompt.token_ids)} tokens; with"
-                f" rollout.max_new_tokens = {self.settings.rollout.max_new_tokens} only {room} fit into"
-                f" rollout.context = {self.settings.rollout.context}"
-            )
+        reason = misfit(prompt, self.settings.rollout)
+        if reason:
             self._pending.append(e.PromptRejected(command.group_id, reason))
             return
         ids, attempts = command.trajectory_ids, command.attempts
@@ -255,7 +244,7 @@ class LiveWorld:
     def _score(self, command: e.Score) -> None:
         trajectory, _ = self.log.trajectory(command.trajectory_id, command.attempt)
         key = ("trajectory", command.trajectory_id, command.attempt)
-        self.scoring.ask(key, self.prompts.prompt(command.prompt_id), trajectory.text)
+        self.scoring.ask(key, self.log.prompt(command.group_id), trajectory.text)
         self.scoring.go_on(self._clock())
 
     def _train(self, command: e.Train) -> None:

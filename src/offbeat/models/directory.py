@@ -58,7 +58,7 @@ def _check_tokenizer(path: str, directory: Path, vocabulary: Any) -> None:
             _json_object(path, directory / name)
     try:
         tokens = len(load_tokenizer(directory))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise _refused(path, f"the tokenizer cannot be loaded ({_first_line(error)})", remedy) from None
     if isinstance(vocabulary, int) and tokens > vocabulary:
         raise _refused(

@@ -1,7 +1,7 @@
 """From settings to a policy on disk: the user's directory, checked, or a preset, warm-started once and cached.
 
 Invariant: everything that determines a warm-started preset is in its cache key, so a cached policy is the one that
-would be made. Runs alone in its process and may use two threads meanwhile. Imports torch only when it must train.
+would be made. Runs alone in its process and may use two threads meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from platformdirs import user_cache_path
 from offbeat.errors import SettingsError
 from offbeat.models.cache import cached
 from offbeat.models.directory import validate_policy
-from offbeat.models.tokens import Tokenizer
+from offbeat.models.prompts import check_exam, encoded_exam
+from offbeat.models.tokens import Tokenizer, load_tokenizer
 from offbeat.ports import Task
 from offbeat.settings import JsonlTask, Settings
 from offbeat.tasks import REVISIONS, make_task
@@ -34,13 +35,18 @@ FINGERPRINT_PROMPTS = 64
 def prepare_policy(settings: Settings, progress: Callable[[str, float], None]) -> Path:
     """A Hugging Face directory with the policy to start from. `progress` gets a line and a share in [0, 1].
 
-    Raises SettingsError for an unusable `model.path` or setting, TaskError where the task cannot be learned from.
+    Raises SettingsError for an unusable `model.path` or setting, TaskError where the task cannot be learned from or a
+    held-out prompt does not fit.
     """
+    task = make_task(settings.task, settings.run.seed)
     if settings.model.path:
         directory = validate_policy(settings.model.path, settings.rollout.context)
+        _check_exam(load_tokenizer(directory), task, settings)
         progress(f"model: {directory}", 1.0)
         return directory
-    task = make_task(settings.task, settings.run.seed)
+    from offbeat.models.presets import character_tokenizer
+
+    _check_exam(cast(Tokenizer, character_tokenizer()), task, settings)
     root = user_cache_path("offbeat") / "policies"
     entry = cached(
         root,
@@ -50,6 +56,11 @@ def prepare_policy(settings: Settings, progress: Callable[[str, float], None]) -
     )
     progress(f"model: {entry}", 1.0)
     return entry
+
+
+def _check_exam(tokenizer: Tokenizer, task: Task, settings: Settings) -> None:
+    """Raise TaskError for a held-out prompt that no lane could answer: before an hour is spent on the policy."""
+    check_exam(encoded_exam(tokenizer, task, settings.task.held_out), settings.rollout)
 
 
 def cache_key(settings: Settings, task: Task) -> str:

@@ -37,6 +37,15 @@ class Tokenizer(Protocol):
 
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face directory. Raises OSError or ValueError where there is none or it is damaged."""
+    try:
+        return _loaded(directory)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # a damaged file may show anywhere in the libraries, also as a bare Exception
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _loaded(directory: Path) -> Tokenizer:
     config = directory / "tokenizer_config.json"
     declared = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
     plain = isinstance(declared, dict) and declared.get("tokenizer_class") in _PLAIN_CLASSES

@@ -1,7 +1,8 @@
 """Tasks: where prompts come from and what a response is worth.
 
 `make_task` is the registry. Each task is one versioned file, imported only when asked for, so importing this room is
-cheap. Invariant: a task is a function of its settings and seed, so every process that makes it holds the same one.
+cheap. Invariants: a task is a function of its settings and seed, so every process that makes it holds the same one; the
+user's own code runs in `import_reward`, `reward` and `validate` alone.
 """
 
 from __future__ import annotations
@@ -42,3 +43,14 @@ def make_task(settings: TaskSettings, seed: int) -> Task:
             from offbeat.tasks.jsonl_v0 import Jsonl
 
             return Jsonl(settings, seed)
+
+
+def import_reward(settings: TaskSettings) -> None:
+    """Import the user's reward function, where these settings name one. Raises TaskError.
+
+    It may print, hang or end the process: for workers only, which call it before they trust the task.
+    """
+    if isinstance(settings, JsonlTask) and settings.reward:
+        from offbeat.tasks.reward_function import find_reward
+
+        find_reward(settings.reward)

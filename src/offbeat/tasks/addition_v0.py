@@ -6,6 +6,7 @@ Example: "123+456=" has the gold answer "579".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from offbeat.eventtime.streams import stream_seed
@@ -37,8 +38,8 @@ class Addition:
     def reward(self, prompt: Prompt, response: str) -> float:
         return float(exact_match(prompt, response))
 
-    def validate(self) -> None:
-        check_reward(self, [*map(self.prompt, range(SAMPLE)), *self.held_out(1)])
+    def validate(self, calling: Callable[[Prompt, str], None] | None = None) -> None:
+        check_reward(self, [*map(self.prompt, range(SAMPLE)), *self.held_out(1)], calling)
 
     def _draw(self, side: Side, index: int) -> Question:
         random = Random(stream_seed(self._seed, self.name, side, index))

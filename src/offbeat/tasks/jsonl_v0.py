@@ -7,7 +7,8 @@ A change of prompts, answers or rewards makes a new file (v1), never a new meani
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -17,7 +18,7 @@ from offbeat.eventtime.streams import stream_seed
 from offbeat.records import Prompt
 from offbeat.settings import JsonlTask
 from offbeat.tasks.jsonl_rows import Row, read_rows
-from offbeat.tasks.reward_function import find_reward
+from offbeat.tasks.reward_function import RewardFunction, find_reward
 from offbeat.tasks.verdicts import check_reward, checked, exact_match
 
 EPOCHS_KEPT = 4
@@ -29,7 +30,10 @@ def _remedy(rows: int) -> str:
 
 
 class Jsonl:
-    """`duplicates` counts the exact repeats that were dropped. Relative paths start at the current directory."""
+    """`duplicates` counts the exact repeats that were dropped. Relative paths start at the current directory.
+
+    The user's code is imported by the first reward and not before: who only draws prompts never runs it.
+    """
 
     name = "jsonl"
 
@@ -45,7 +49,7 @@ class Jsonl:
         self._exam, self._rows = rows[: settings.held_out], rows[settings.held_out :]
         self._seed = seed
         self._dataset = file.stem
-        self._function = find_reward(settings.reward) if settings.reward else None
+        self._reward = settings.reward
         self._order = lru_cache(EPOCHS_KEPT)(self._make_order)
 
     def prompt(self, prompt_id: int) -> Prompt:
@@ -62,13 +66,17 @@ class Jsonl:
 
     def reward(self, prompt: Prompt, response: str) -> float:
         """Exact match, or what the user's function gives. Raises TaskError unless that is a number in [0, 1]."""
-        if self._function is None:
+        if not self._reward:
             return float(exact_match(prompt, response))
         return checked(self._function(prompt.text, prompt.answer, response), prompt)
 
-    def validate(self) -> None:
+    def validate(self, calling: Callable[[Prompt, str], None] | None = None) -> None:
         sample = [self.prompt(i) for i in range(min(SAMPLE, len(self._rows)))]
-        check_reward(self, [*sample, *self.held_out(min(SAMPLE, len(self._exam)))])
+        check_reward(self, [*sample, *self.held_out(min(SAMPLE, len(self._exam)))], calling)
+
+    @cached_property
+    def _function(self) -> RewardFunction:
+        return find_reward(self._reward)
 
     def _prompt(self, prompt_id: int, row: Row) -> Prompt:
         dataset = row.dataset or self._dataset

@@ -75,8 +75,8 @@ class LabelledTask:
     def reward(self, prompt: Prompt, response: str) -> float:
         return 1.0 if exact_match(prompt, response) else partial_credit(prompt.answer, response)
 
-    def validate(self) -> None:
-        check_reward(self, [*map(self.prompt, range(SAMPLE)), *self.held_out(1)])
+    def validate(self, calling: Callable[[Prompt, str], None] | None = None) -> None:
+        check_reward(self, [*map(self.prompt, range(SAMPLE)), *self.held_out(1)], calling)
 
     def _draw(self, side: Side, index: int) -> Question:
         random = Random(stream_seed(self._seed, self.name, side, index))

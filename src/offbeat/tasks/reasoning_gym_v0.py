@@ -62,11 +62,11 @@ class ReasoningGym:
             raise TaskError(f"prompt {prompt.prompt_id} is not one of {self._dataset} with these options and this seed")
         return checked(self._block(side, index // BLOCK).score_answer(response.strip(), entry), prompt)
 
-    def validate(self) -> None:
+    def validate(self, calling: Callable[[Prompt, str], None] | None = None) -> None:
         """As the Protocol says, and the prompts must be the same in another process."""
         sample = sample_of(self, SAMPLE)
-        check_reward(self, sample)
         check_reproducible(sample, self._settings, self._seed, SAMPLE)
+        check_reward(self, sample, calling)
 
     def _draw(self, side: Side, index: int) -> Question:
         entry = self._entry(side, index)

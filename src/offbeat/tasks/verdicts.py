@@ -6,7 +6,7 @@ Invariant: a task that passes `check_reward` gives 1.0 to its gold answers and l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Real
 
 from offbeat.errors import TaskError
@@ -29,17 +29,20 @@ def checked(reward: object, prompt: Prompt) -> float:
     return value
 
 
-def check_reward(task: Task, prompts: Iterable[Prompt]) -> None:
-    """Raise TaskError, naming the prompt, unless gold gets 1.0 and perturbed and empty answers get less."""
+def check_reward(task: Task, prompts: Iterable[Prompt], calling: Callable[[Prompt, str], None] | None = None) -> None:
+    """Raise TaskError, naming the prompt, unless gold gets 1.0 and perturbed and empty answers get less.
+
+    `calling` is told of every call of the reward before it is made: the call may hang.
+    """
     for prompt in prompts:
-        gold = _asked(task, prompt, prompt.answer)
+        gold = _asked(task, prompt, prompt.answer, calling)
         if gold != 1.0:
             raise TaskError(
                 f"task {task.name}: the gold answer {one_line(repr(prompt.answer))} of prompt {shown(prompt)} gets"
                 f" reward {gold:g}, not 1; mend the answer or the reward"
             )
         for kind, response in (("wrong", perturbed(prompt.answer)), ("empty", "")):
-            reward = _asked(task, prompt, response)
+            reward = _asked(task, prompt, response, calling)
             if reward >= 1.0:
                 raise TaskError(
                     f"task {task.name}: the {kind} answer {one_line(repr(response))} of prompt {shown(prompt)} gets"
@@ -70,7 +73,9 @@ def _next(character: str) -> str:
     return character
 
 
-def _asked(task: Task, prompt: Prompt, response: str) -> float:
+def _asked(task: Task, prompt: Prompt, response: str, calling: Callable[[Prompt, str], None] | None) -> float:
+    if calling:
+        calling(prompt, response)
     try:
         reward = task.reward(prompt, response)
     except TaskError as error:

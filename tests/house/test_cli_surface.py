@@ -15,6 +15,7 @@ SURFACE = {
     "verify": {"run", "recompute", "seed", "as_json"},
     "report": {"run", "out", "as_json"},
     "compare": {"config", "out", "schedules", "iterations", "warmup", "repeats", "overrides", "as_json"},
+    "simulate": {"cluster", "schedules", "out", "overrides", "as_json"},
 }
 
 
@@ -48,6 +49,10 @@ def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
         ["report", str(tmp_path)],
         ["compare", "--schedules", "sink", "--out", str(tmp_path / "c")],
         ["compare", "--iterations", "3", "--out", str(tmp_path / "c")],
+        ["simulate"],
+        ["simulate", "nowhere.toml"],
+        ["simulate", "dora-64", "--schedules", "sink"],
+        ["simulate", "dora-64", "--set", "schedule.train_batch_size=100"],
         ["compare", "--set", "run.time_limit_seconds=60", "--out", str(tmp_path / "c")],
     ):
         done = run(*arguments)

@@ -12,6 +12,7 @@ from msgspec import structs
 from offbeat import events as e
 from offbeat.flow.lanes import Health
 from offbeat.flow.scheduler import Scheduler
+from offbeat.flow.vacancies import Vacancies
 from offbeat.testing.fake_world import EMPTY_REPORT, FakeWorld
 
 from .conftest import Tape, drive, heavy, plan
@@ -36,7 +37,7 @@ def fig_7() -> Scheduler:
         place = s.lanes[lane]
         place.clear(Health.READY, 0.0)
         place.slots, place.loaded = 8, {version}
-        s.vacant.add(lane)
+        s.vacancies.freed(lane)
         for _ in range(count):
             group = s.ledger.issue(version)
             s.ledger.dispatch(group.members[0], version, lane, 99.0)
@@ -81,8 +82,9 @@ def test_an_idle_lane_helps_with_an_older_version_where_there_is_nothing_newer_t
     for group in list(s.ledger.live.values())[4:]:
         s.ledger._leave(group)
         s.ledger.issued -= 1
-    s.vacant = {0, 1}
     s.lanes[0].loaded = {3}
+    s.vacancies = Vacancies(s.lanes, refills=True)
+    s.vacancies.vacant = {0, 1}
     commands = s.handle(e.Tick(), 6.0)
     assert [c for c in commands if not isinstance(c, e.Retire)] == [e.UnloadVersion(0, 3), e.LoadVersion(0, 2)]
     commands = s.handle(e.VersionLoaded(0, 2), 6.1)

@@ -8,6 +8,8 @@ This file does not know time (it is told `now`), processes, tokens or files.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from offbeat.errors import InvariantError
 from offbeat.events import (
     Abort,
@@ -38,6 +40,7 @@ from offbeat.flow.placement import (
 from offbeat.flow.plan import Plan
 from offbeat.flow.reactions import REACTIONS
 from offbeat.flow.schedules import SCHEDULES
+from offbeat.flow.vacancies import Vacancies
 from offbeat.flow.watchdog import watch
 from offbeat.flow.window import Window
 
@@ -58,9 +61,8 @@ class Scheduler:
         self.evaluations: dict[int, int | None] = {}
         self.evaluation_asked: set[int] = set()
         self.live_versions = {0}
-        self.vacant: set[int] = set()
-        """Lanes that may have free slots: no other has."""
-        self.stirred: set[int] = set()
+        self.vacancies = Vacancies(self.lanes, self.schedule.refills)
+        self.stirred: Collection[int] = ()
         """Lanes of which something changed that the placing of versions, splicing or retirement depend on."""
         self.listened_at = 0.0
         self.rebalance_due = False
@@ -92,7 +94,10 @@ class Scheduler:
 
     def stir(self, *lanes: int) -> None:
         """Look at these lanes only, all of them if none is named; a reaction narrows what `handle` begins with."""
-        self.stirred = set(lanes or range(len(self.lanes)))
+        self.stirred = set(lanes) if lanes else range(len(self.lanes))
+
+    def stir_nobody(self) -> None:
+        self.stirred = ()
 
     def progressed(self) -> None:
         self.progress_at = self.now
@@ -127,7 +132,7 @@ class Scheduler:
     def generation_failed(self, member: Member, reason: str, on_lane: bool = True) -> list[Command]:
         """An attempt failed: restart it, or quarantine its group when it failed too often."""
         if on_lane:
-            self.vacant.add(member.lane)
+            self.vacancies.freed(member.lane)
             let_go(self, member)
         self.stir()
         self.ledger.restart(member, failed=True)
@@ -150,7 +155,7 @@ class Scheduler:
         for member in group.members:
             if member.status is Status.RUNNING:
                 let_go(self, member)
-                self.vacant.add(member.lane)
+                self.vacancies.freed(member.lane)
                 commands.append(Abort(member.lane, (member.trajectory_id,)))
         return commands
 
@@ -214,8 +219,14 @@ class Scheduler:
         wanted = {m.group.version for m in self.ledger.waiting.values()} if self.schedule.splices is None else set()
         wanted |= {version for version, where in self.evaluations.items() if where is None}
         commands: list[Command] = []
+        target, newest = self._target(), self.window.newest
+        looked_for = target, newest, wanted
         for lane in lanes:
-            commands += turn_over_versions(lane, wanted, self._target(), self.window.newest, self.plan.live_versions)
+            if lane.settled == looked_for:
+                continue
+            found = turn_over_versions(lane, wanted, target, newest, self.plan.live_versions)
+            commands += found
+            lane.settled = None if found else looked_for
         return commands
 
     def _target(self) -> int:
@@ -252,7 +263,7 @@ class Scheduler:
             lane = next((x for x in ready_lanes(self.lanes) if version in x.loaded), None)
             if where is None and lane is not None:
                 self.evaluations[version] = lane.lane
-                lane.evaluating.add(version)
+                lane.examine(version)
                 commands.append(Evaluate(lane.lane, version))
         return commands
 
@@ -282,8 +293,7 @@ class Scheduler:
         """A version is retired once no trajectory and no evaluation needs it and no lane holds it."""
         commands: list[Command] = []
         for version in sorted(self.live_versions - {self.window.newest}):
-            held = any(version in lane.loaded or version in lane.loading for lane in self.lanes)
-            if not held and not self.ledger.needs(version) and version not in self.evaluations:
+            if not self.vacancies.holds(version) and not self.ledger.needs(version) and version not in self.evaluations:
                 self.live_versions.discard(version)
                 commands.append(Retire(version))
         return commands

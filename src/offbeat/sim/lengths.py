@@ -108,7 +108,7 @@ _PHI = np.array([(1 + erf(x / sqrt(2))) / 2 for x in _GRID])
 
 def phi(z: Floats) -> Floats:
     """The normal distribution function, interpolated (error below 1e-7)."""
-    return np.interp(z, _GRID, _PHI)
+    return np.asarray(np.interp(z, _GRID, _PHI), dtype=np.float64)
 
 
 def measured_lengths(settings: LengthSettings) -> Floats:

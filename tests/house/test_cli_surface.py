@@ -15,7 +15,7 @@ SURFACE = {
     "verify": {"run", "recompute", "seed", "as_json"},
     "report": {"run", "out", "as_json"},
     "compare": {"config", "out", "schedules", "iterations", "warmup", "repeats", "overrides", "as_json"},
-    "simulate": {"cluster", "schedules", "out", "overrides", "as_json"},
+    "simulate": {"cluster", "schedules", "calibrate", "sweep", "out", "overrides", "as_json"},
 }
 
 

@@ -22,7 +22,7 @@ from offbeat.task_settings import Positive, Seconds, Section
 NEVER = 1e12
 """Seconds: leases and stalls are for processes that hang, and nothing hangs here."""
 COLOCATED = frozenset({"sync", "partial"})
-"""Schedules whose lanes and learner take turns, so each of them has all accelerators."""
+"""Schedules whose lanes and learner take turns, so each of them may have all accelerators."""
 ScheduleName = Literal["multi-version", "sync", "one-step-off", "partial", "in-flight", "repack"]
 
 
@@ -61,6 +61,8 @@ class Cluster(Section):
     lane_accelerators: Positive = 1
     learner_share: float = Field(0.5, gt=0, lt=1)
     """Share of the accelerators that only train, under schedules whose lanes and learner work side by side."""
+    takes_turns: bool = True
+    """Have lanes and learner of sync and partial all accelerators in turn? Else they are split as for the others."""
     slots: Positive | None = None
     """Without a value a lane's even share of all that may be in rollout."""
     cache_tokens: Positive | None = None
@@ -83,16 +85,19 @@ class Cluster(Section):
         return self
 
     def learner_accelerators(self, schedule: str) -> int:
-        if schedule in COLOCATED:
+        if self._takes_turns(schedule):
             return self.accelerators
         return self.accelerators - self.lanes(schedule) * self.lane_accelerators
 
     def lanes(self, schedule: str) -> int:
         """As many whole lanes as fit beside the learner."""
         left = self.accelerators
-        if schedule not in COLOCATED:
+        if not self._takes_turns(schedule):
             left = round(self.accelerators * (1 - self.learner_share))
         return left // self.lane_accelerators
+
+    def _takes_turns(self, schedule: str) -> bool:
+        return self.takes_turns and schedule in COLOCATED
 
     def outstanding_limit(self, schedule: str) -> int:
         """Trajectories outstanding at most, the batch in training included."""
@@ -111,7 +116,7 @@ class Cluster(Section):
         if self.slots is not None:
             return self.slots
         s = self.schedule
-        overlapping = schedule not in COLOCATED and schedule != "one-step-off"
+        overlapping = schedule not in {"sync", "partial", "one-step-off"}
         in_rollout = self.outstanding_limit(schedule) - (s.train_batch_size if overlapping else 0)
         return -(-max(in_rollout, s.train_batch_size) // (self.lanes(schedule) * s.group_size)) * s.group_size
 
@@ -219,6 +224,14 @@ def changed(cluster: Cluster, **values: Any) -> Cluster:
     data = cluster.model_dump()
     for key, value in values.items():
         data[key] = data[key] | value if isinstance(value, dict) else value
+    return cluster_from(data)
+
+
+def overridden(cluster: Cluster, overrides: list[str]) -> Cluster:
+    """The cluster with `section.key=value` overrides applied. Raises SettingsError."""
+    data = cluster.model_dump()
+    for override in overrides:
+        _apply(data, override)
     return cluster_from(data)
 
 

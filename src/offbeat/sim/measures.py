@@ -1,8 +1,9 @@
 """What a simulated run is measured by: an observer of events and commands, and the numbers that come of them.
 
-Averages are over the iterations after the warm-up: from the publish that ends it to the last. An iteration lasts from
-publish to publish; *rollout only* is its part during which the learner did not train. Numbers come from events and
-commands alone, but for slot time and moved bytes, which the world counts.
+*Steady part*: from the publish that ends the warm-up to where work runs out: a run issues no more than it will consume,
+so its last batches find emptier slots. An iteration lasts from publish to publish; *rollout only* is its part during
+which the learner did not train. Numbers come from events and commands, but for slot time and moved bytes, which the
+world counts.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Step(NamedTuple):
 class Measures:
     """Feed it to `loop.run` as an observer; `result()` afterwards."""
 
-    def __init__(self, cluster: Cluster, world: SimWorld) -> None:
+    def __init__(self, cluster: Cluster, world: SimWorld, schedule: str) -> None:
         self.cluster = cluster
+        self.ahead = -(-cluster.outstanding_limit(schedule) // cluster.schedule.train_batch_size)
         self.world = world
         self.size = cluster.schedule.group_size
         self.steps: list[Step] = []
@@ -104,7 +106,7 @@ class Measures:
     def result(self) -> dict[str, object]:
         """The numbers of `offbeat simulate --json` for one schedule."""
         warmup = self.cluster.run.warmup
-        counted = self.steps[warmup:]
+        counted = self.steps[warmup:][: max(1, len(self.steps) - warmup - self.ahead)]
         start = self.steps[warmup - 1] if warmup else None
         began = start.ended if start else 0.0
         seconds = counted[-1].ended - began
@@ -129,6 +131,7 @@ class Measures:
             "staleness_histogram": {str(s): histogram[s] / trajectories for s in sorted(histogram)},
             "learner_idle": 1 - trained / seconds,
             "moved_bytes": moved,
+            "iterations_counted": len(counted),
             "evicted_groups": self.evicted,
             "lanes_lost": self.losses,
             "length_trained": sum(s.tokens for s in counted) / trajectories,

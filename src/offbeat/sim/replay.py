@@ -1,4 +1,4 @@
-"""The twin law: a recorded run again, its measured durations as service times, gives the same commands in the same order.
+"""The twin law: a recorded run again, with its measured durations as service times, gives the same commands in order.
 
 An event is an answer to a command; its service time is measured from when the command was given. The replay does not
 read the recorded order: it performs the commands that the scheduler gives *now*, lets each be answered after its own
@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -189,8 +190,6 @@ def replay(rows: Sequence[Row], plan: Plan) -> Replayed:
             raise _Enough
 
     if rows:
-        try:
+        with suppress(_Enough):
             run(ReplayWorld(rows), Scheduler(plan), journal, [enough])
-        except _Enough:
-            pass
     return Replayed(journal.events, journal.commands, journal.differs)

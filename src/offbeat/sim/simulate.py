@@ -12,6 +12,7 @@ from offbeat.flow.scheduler import Scheduler
 from offbeat.loop import Observer, run
 from offbeat.sim.cluster import Cluster
 from offbeat.sim.measures import Measures
+from offbeat.sim.timeline import Timeline
 from offbeat.sim.world import SimWorld
 
 
@@ -29,6 +30,7 @@ class Simulated(NamedTuple):
     measures: Measures
     events: int
     wall_seconds: float
+    timeline: Timeline | None = None
 
     @property
     def result(self) -> dict[str, object]:
@@ -40,16 +42,18 @@ def simulate(
     schedule: str,
     progress: Callable[[int], None] | None = None,
     observers: Sequence[Observer] = (),
-    world: SimWorld | None = None,
+    drawn: bool = False,
 ) -> Simulated:
-    """Run `schedule` on `cluster` to its last iteration. `progress` hears how many iterations are done.
+    """Run `schedule` on `cluster` to its last iteration. `progress` hears how many iterations are done;
+    `drawn`: with a timeline for the page.
 
     Raises RunFailed where the scheduler gives the run up.
     """
     began = time.perf_counter()
-    world = world or SimWorld(cluster, schedule)
-    measures = Measures(cluster, world)
-    watching: list[Observer] = [measures.saw, *observers]
+    world = SimWorld(cluster, schedule)
+    measures = Measures(cluster, world, schedule)
+    timeline = Timeline(world) if drawn else None
+    watching: list[Observer] = [measures.saw, *([timeline.saw] if timeline else []), *observers]
     if progress is not None:
         said = progress
 
@@ -61,4 +65,4 @@ def simulate(
     stop = run(world, Scheduler(cluster.plan(schedule)), NoJournal(), watching)
     if stop.outcome != "finished":
         raise RunFailed(f"the simulation of {schedule} stopped: {stop.reason}")
-    return Simulated(schedule, measures, world.events, time.perf_counter() - began)
+    return Simulated(schedule, measures, world.events, time.perf_counter() - began, timeline)

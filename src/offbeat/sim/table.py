@@ -9,6 +9,7 @@ from rich.table import Table
 
 from offbeat.sim.cluster import Cluster
 from offbeat.sim.simulate import Simulated
+from offbeat.sim.sweep import Point
 
 ROWS: tuple[tuple[str, str, str], ...] = (
     ("iteration, min", "step_minutes", ".2f"),
@@ -39,4 +40,25 @@ def table(cluster: Cluster, done: Sequence[Simulated]) -> Table:
     drawn.add_row("first ÷ this", *("" if i == 0 else f"{rates[0] / rate:.2f}" for i, rate in enumerate(rates)))
     for heading, name, form in ROWS:
         drawn.add_row(heading, *(format(result[name], form) for result in results))
+    return drawn
+
+
+def sweep_table(points: Sequence[Point], chosen: Point) -> Table:
+    """The points of a sweep, the chosen one marked."""
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for key in points[0].values:
+        drawn.add_column(key.rpartition(".")[2], justify="right")
+    for heading in ("iteration, min", "trajectories/s", "slots busy", "learner idle", "staleness", ""):
+        drawn.add_column(heading, justify="right")
+    for point in points:
+        r = point.result
+        drawn.add_row(
+            *(str(value) for value in point.values.values()),
+            f"{r['step_minutes']:.2f}",
+            f"{r['trajectories_per_second']:,.2f}",
+            f"{r['slots_busy']:.3f}",
+            f"{r['learner_idle']:.3f}",
+            f"{r['staleness_mean']:.2f}",
+            "best" if point is chosen else "",
+        )
     return drawn

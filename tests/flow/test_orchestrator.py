@@ -290,3 +290,14 @@ def test_evicting_keeps_c3_counts_what_it_costs_and_forgets_no_prompt(shape: dic
     assert scheduler.ledger.issued == 12 * shape["groups"] + len(evicted)
     assert not scheduler.ledger.queued_again
     assert issued == Counter(range(max(issued) + 1)) + Counter(c.prompt_id for c in evicted)
+
+
+def test_nothing_starts_that_is_too_old_already() -> None:
+    """Evicting, K = 1: while version 1 is on its way to the lanes and batch 1 in training, version 0 is too old to
+    start with: no batch after this one could hold it. (Found by runs/fault_schedules.py.)"""
+    s = Scheduler(plan(bound=1, evicts=True, outstanding_limit=16, evaluate_every=0))
+    s.window.newest, s.window.iteration = 1, 1
+    assert s.schedule.admits(s.window, 0)
+    s.window.iteration = 2
+    assert not s.schedule.admits(s.window, 0)
+    assert s.schedule.admits(s.window, 1)

@@ -28,6 +28,7 @@ from offbeat.sim.cluster import Cluster, cluster_from
 from offbeat.sim.replay import Row, answered, asked
 
 Floats = NDArray[np.float64]
+ROUNDS = 12
 FEWEST = 8
 """Iterations that a run must have: four to fit, four to predict."""
 
@@ -119,29 +120,36 @@ def _typical(seconds: list[float] | None) -> float:
 def _decode(finished: Sequence[e.Finished], lanes: int) -> tuple[float, float]:
     """Floor and per-sequence seconds of a decode step.
 
-    A response's mean company is the integral of the responses running on its lane over its life, by its length.
+    A response of n tokens takes n * floor + per_sequence * (responses running, summed over its n steps). Steps are not
+    logged, so how they are spread over its life follows from the fit itself: a fixed point, a few rounds of it.
     """
-    tokens: list[int] = []
-    company: list[float] = []
-    seconds: list[float] = []
-    for lane in range(lanes):
-        here = [f for f in finished if f.lane == lane and f.ended > f.started]
-        if not here:
-            continue
-        moments = np.array(sorted([f.started for f in here] + [f.ended for f in here]))
-        begun, over = np.sort([f.started for f in here]), np.sort([f.ended for f in here])
-        running = np.searchsorted(begun, moments, "right") - np.searchsorted(over, moments, "right")
-        area = np.concatenate([[0.0], np.cumsum(np.diff(moments) * running[:-1])])
-        for f in here:
-            lived = f.ended - f.started
-            during = np.interp([f.started, f.ended], moments, area)
-            tokens.append(f.tokens)
-            company.append(f.tokens * (during[1] - during[0]) / lived)
-            seconds.append(lived)
-    if not tokens:
+    by_lane = [[f for f in finished if f.lane == lane and f.ended > f.started] for lane in range(lanes)]
+    by_lane = [here for here in by_lane if here]
+    if not by_lane:
         raise SettingsError("--calibrate: no response has finished in the first half of the run; give a longer one")
-    floor, slope = not_negative(np.array([tokens, company], dtype=float).T, np.array(seconds))
-    return max(floor, 1e-9), slope
+    lived = np.array([[f.started, f.ended] for here in by_lane for f in here])
+    tokens = np.array([f.tokens for here in by_lane for f in here], dtype=float)
+    floor, slope = 1.0, 0.0
+    for _ in range(ROUNDS):
+        company = np.concatenate([_company(here, floor, slope) for here in by_lane])
+        floor, slope = not_negative(np.array([tokens, tokens * company]).T, lived[:, 1] - lived[:, 0])
+        floor = max(floor, 1e-9)
+    return floor, slope
+
+
+def _company(here: Sequence[e.Finished], floor: float, slope: float) -> Floats:
+    """Responses running on a lane, as the mean over the steps of each response."""
+    begun, ended = np.array([f.started for f in here]), np.array([f.ended for f in here])
+    moments = np.sort(np.concatenate([begun, ended]))
+    running = np.searchsorted(np.sort(begun), moments, "right") - np.searchsorted(np.sort(ended), moments, "right")
+    steps = np.diff(moments) / (floor + slope * running[:-1])
+    done = np.concatenate([[0.0], np.cumsum(steps)])
+    beside = np.concatenate([[0.0], np.cumsum(steps * running[:-1])])
+
+    def during(total: Floats) -> Floats:
+        return np.asarray(np.interp(ended, moments, total) - np.interp(begun, moments, total))
+
+    return during(beside) / np.maximum(during(done), 1e-12)
 
 
 def _training(rows: Sequence[Row]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 *Bounded-staleness invariant* (C3): see `offbeat.flow.staleness`. By default nothing is ever dropped: an old trajectory
 that is not finished holds the next batch back (drain). Where the plan evicts, the scheduler gives up what is too old
-once a batch is taken; then neither admission nor start has to look ahead.
+once a batch is taken; then neither admission nor start has to look ahead, but nothing starts that is too old already.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class MultiVersion(Schedule):
         plan = window.plan
         if not window.has_room():
             return False
-        return plan.evicts or admits(
+        if plan.evicts:
+            return window.staleness(version) <= plan.bound
+        return admits(
             window.outstanding,
             version,
             window.newest,

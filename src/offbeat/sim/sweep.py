@@ -47,8 +47,8 @@ def variants(cluster: Cluster, grid: dict[str, list[Any]]) -> list[tuple[dict[st
         data = cluster.model_dump()
         point = dict(zip(grid, values, strict=True))
         for key, value in point.items():
-            node, *rest = [data, *key.split(".")[:-1]]
-            for part in rest:
+            node: Any = data
+            for part in key.split(".")[:-1]:
                 node = node.get(part)
                 if not isinstance(node, dict):
                     raise SettingsError(f"--sweep {key}: {part} is no section; see the presets for the keys there are")

@@ -2,7 +2,8 @@
 systems (arXiv 2604.26256v1, section 5.2; 64 and 128 H800, Qwen2.5-32B) with the scheduler of a live run.
 
 Calibrated: training time T(N) = a + b / N and the decode step (floor, seconds per sequence), on sync at 64 and 128.
-Assumed, since unpublished: lanes of 4, half of the accelerators train, 1.2 batches in rollout, rho = 0.5 in a group.
+Assumed, since unpublished: lanes of 4, half of the accelerators train, RBS / TBS = 2 (partial: 1.2), rho = 0.5 in a
+group. `--sweep` shows what hangs on each.
 
     python runs/dora_tables.py [--iterations 14] [--sweep] [--json]
 """
@@ -141,7 +142,8 @@ def main() -> None:
     show(table)
     if options.sweep:
         for values in (
-            *({"schedule": {"over_dispatch": over}} for over in (1.1, 1.5, 2.0)),
+            *({"schedule": {"over_dispatch": over}} for over in (1.05, 1.1, 1.2, 1.5)),
+            *({"schedule": {"over_issue": over}} for over in (1.1, 1.5)),
             *({"lengths": {"correlation": rho}} for rho in (0.0, 0.8)),
             *({"learner_share": share} for share in (0.4, 0.6)),
             *({"lane_accelerators": lane} for lane in (2, 8)),

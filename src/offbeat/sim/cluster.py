@@ -27,14 +27,16 @@ ScheduleName = Literal["multi-version", "sync", "one-step-off", "partial", "in-f
 
 
 class ScheduleSection(Section):
-    """What a live run has under [schedule]. `over_dispatch` sizes what is outstanding, where `rollout_batch_size` does
-    not: trajectories in rollout for each one of a batch, besides the batch that the learner has in hand."""
+    """What a live run has under [schedule]. Where `rollout_batch_size` does not say how much is outstanding,
+    `over_dispatch` does: trajectories in rollout for each one of a batch, besides the batch that the learner has in hand
+    (RBS / TBS = 1 + over_dispatch). `over_issue` is the same for partial, whose learner has none meanwhile."""
 
     group_size: int = Field(16, ge=2, le=1024)
     train_batch_size: Positive = 8192
     max_staleness: int = Field(3, ge=0, le=64)
     max_versions: Positive = 1
-    over_dispatch: float = Field(1.2, ge=1, le=64)
+    over_dispatch: float = Field(1.0, ge=1, le=64)
+    over_issue: float = Field(1.2, ge=1, le=64)
     rollout_batch_size: Positive | None = None
     at_bound: Literal["drain", "evict"] = "drain"
     migration: Literal["cache", "prefill", "off"] = "cache"
@@ -106,7 +108,7 @@ class Cluster(Section):
         if s.rollout_batch_size is not None:
             return min(s.rollout_batch_size, (bound + 1) * s.train_batch_size)
         if schedule == "partial":  # nothing is issued while it trains
-            groups = round(s.over_dispatch * s.train_batch_size / s.group_size)
+            groups = round(s.over_issue * s.train_batch_size / s.group_size)
             return groups * s.group_size
         groups = round((1 + s.over_dispatch) * s.train_batch_size / s.group_size)
         limit = groups * s.group_size

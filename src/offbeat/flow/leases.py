@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from math import inf
 
 from offbeat.flow.ledger import Member, Status
 
@@ -24,6 +25,11 @@ class Leases:
             heapq.heapify(self._heap)
             self._sweep_at = 1024 + 2 * len(self._heap)
         heapq.heappush(self._heap, (member.lease, member.trajectory_id, member.attempt, member))
+
+    @property
+    def earliest(self) -> float:
+        """The earliest deadline as far as known: no lease runs out before."""
+        return self._heap[0][0] if self._heap else inf
 
     def expired(self, now: float) -> Iterator[Member]:
         """Members whose lease ran out, each once."""

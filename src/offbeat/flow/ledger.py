@@ -22,6 +22,8 @@ from offbeat.errors import InvariantError
 
 
 class Status(Enum):
+    __hash__ = object.__hash__  # members are singletons; the inherited hash of the name is slow
+
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
@@ -107,6 +109,7 @@ class Ledger:
         self.outstanding_by_version: dict[int, int] = {}
         self.ready_by_version: dict[int, dict[int, LiveGroup]] = {}
         self.waiting: dict[int, Member] = {}
+        self._ready = 0
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -125,7 +128,7 @@ class Ledger:
             yield from self.ready_by_version[version].values()
 
     def ready_count(self) -> int:
-        return sum(len(groups) for groups in self.ready_by_version.values())
+        return self._ready
 
     def needs(self, version: int) -> bool:
         """Is any trajectory of this version still to be generated, scored or trained on?"""
@@ -166,6 +169,7 @@ class Ledger:
         group.unscored -= 1
         if group.unscored == 0:
             self.ready_by_version.setdefault(group.version, {})[group.group_id] = group
+            self._ready += 1
 
     def take(self, groups: list[LiveGroup]) -> None:
         """Give ready groups to the trainer."""
@@ -208,7 +212,7 @@ class Ledger:
             del self.outstanding_by_version[group.version]
         ready = self.ready_by_version.get(group.version)
         if ready is not None:
-            ready.pop(group.group_id, None)
+            self._ready -= ready.pop(group.group_id, None) is not None
             if not ready:
                 del self.ready_by_version[group.version]
 

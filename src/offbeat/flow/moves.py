@@ -50,7 +50,8 @@ def even_out(s: Scheduler, version: int) -> list[Command]:
 
 def let_go(s: Scheduler, member: Member) -> bool:
     """The lane of a member forgets it, and so does the one that expects it; was it the last of its version there?"""
-    _no_longer_bound(s, member)
+    if member.destination >= 0:
+        _no_longer_bound(s, member)
     return s.lanes[member.lane].let_go(member.trajectory_id)
 
 

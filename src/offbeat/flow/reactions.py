@@ -158,6 +158,7 @@ def scored(s: Scheduler, event: e.Scored) -> list[e.Command]:
     member = _current(s, event.trajectory_id, event.attempt, Status.FINISHED)
     if member:
         s.ledger.score(member)
+        s.nothing_new = member.group.unscored > 0
         s.quarantined_in_a_row = 0
         s.progressed()
     return []

@@ -30,13 +30,7 @@ from offbeat.flow.lanes import Health, Lane
 from offbeat.flow.leases import Leases
 from offbeat.flow.ledger import Ledger, LiveGroup, Member, Status
 from offbeat.flow.moves import let_go, orchestrate
-from offbeat.flow.placement import (
-    continue_under,
-    pause,
-    ready_lanes,
-    resend_waiting,
-    turn_over_versions,
-)
+from offbeat.flow.placement import continue_under, pause, ready_lanes, resend_waiting, turn_over_versions
 from offbeat.flow.plan import Plan
 from offbeat.flow.reactions import REACTIONS
 from offbeat.flow.schedules import SCHEDULES
@@ -62,8 +56,11 @@ class Scheduler:
         self.evaluation_asked: set[int] = set()
         self.live_versions = {0}
         self.vacancies = Vacancies(self.lanes, self.schedule.refills)
+        self.everybody = range(plan.lanes)
         self.stirred: Collection[int] = ()
         """Lanes of which something changed that the placing of versions, splicing or retirement depend on."""
+        self.nothing_new = False
+        """Did the event change nothing that decisions depend on? Then all there is to do was done after the last."""
         self.listened_at = 0.0
         self.rebalance_due = False
         self.rebalanced_at = 0.0
@@ -79,11 +76,13 @@ class Scheduler:
         if self.stopped and (self.stopped.outcome == "finished" or not isinstance(event, Opened)):
             return []
         self.now = max(self.now, now)
-        self.stir()
+        self.stirred, self.nothing_new, goal = self.everybody, False, self.goal
         commands = REACTIONS[type(event)](self, event)
         if not self.stopped:
-            commands += watch(self)
-        if not self.stopped:
+            timely = watch(self)
+            commands += timely
+            self.nothing_new &= not timely and self.goal == goal and not self._rebalance_is_due()
+        if not self.stopped and not self.nothing_new:
             commands += self._advance()
         self.ledger.check()
         if self.stopped:
@@ -94,7 +93,7 @@ class Scheduler:
 
     def stir(self, *lanes: int) -> None:
         """Look at these lanes only, all of them if none is named; a reaction narrows what `handle` begins with."""
-        self.stirred = set(lanes) if lanes else range(len(self.lanes))
+        self.stirred = set(lanes) if lanes else self.everybody
 
     def stir_nobody(self) -> None:
         self.stirred = ()
@@ -201,7 +200,8 @@ class Scheduler:
         if rebalancing:
             self.stir()
         if self.stirred:
-            lanes = ready_lanes(self.lanes[i] for i in sorted(self.stirred))
+            everybody = self.stirred is self.everybody
+            lanes = ready_lanes(self.lanes if everybody else [self.lanes[i] for i in sorted(self.stirred)])
             commands += self._splice(lanes)
             commands += self._rebalance() if rebalancing else []
             commands += self._turn_over(lanes)
@@ -241,7 +241,7 @@ class Scheduler:
     def _rebalance_is_due(self) -> bool:
         """After a publish, and on a timer, which pressure brings forward."""
         patience = self.plan.rebalance_seconds / (4 if self.under_pressure else 1)
-        return self.may_move and (self.rebalance_due or self.now - self.rebalanced_at >= patience)
+        return (self.rebalance_due or self.now - self.rebalanced_at >= patience) and self.may_move
 
     def _rebalance(self) -> list[Command]:
         """Divide lanes among versions anew."""

@@ -16,7 +16,7 @@ from offbeat.flow.lanes import Health, Lane
 Key = tuple[str, int]
 ANY: Key = ("any", -1)
 """Lanes that hold a version, whichever."""
-MOST_KEYS = 16
+MOST_KEYS = 4
 
 
 class _Seen(NamedTuple):
@@ -29,9 +29,11 @@ class _Seen(NamedTuple):
     held: frozenset[int]
     reserved: int
     highest: int
+    kind: tuple[bool, int, int]
+    """What its place in the counts depends on, besides the versions it holds."""
 
 
-NOTHING = _Seen(0, False, -1, frozenset(), frozenset(), 0, -1)
+NOTHING = _Seen(0, False, -1, frozenset(), frozenset(), 0, -1, (False, -1, -1))
 
 
 class Vacancies:
@@ -54,6 +56,7 @@ class Vacancies:
         self._holders: dict[int, int] = {}
         """Lanes by each version they hold or load."""
         self._reserved = 0
+        self._pushed = 0
 
     def freed(self, lane: int) -> None:
         """A slot of this lane may be free now."""
@@ -106,30 +109,37 @@ class Vacancies:
         self._full.clear()
 
     def _take_in(self) -> None:
+        if not self.touched:
+            return
         for index in self.touched:
-            before, seen = self._seen[index], self._look(self.lanes[index])
-            if self.lanes[index].free <= 0:
+            lane, before = self.lanes[index], self._seen[index]
+            free = lane.slots - len(lane.held) - len(lane.expected)
+            seen = self._look(lane, free, before)
+            if free <= 0:
                 self._full.add(index)
-            if seen != before:
-                self._seen[index] = seen
+            if seen == before:
+                continue
+            self._seen[index] = seen
+            if seen.kind == before.kind and seen.held is before.held:
+                self._reserved += seen.reserved - before.reserved
+            else:
                 self._recount(before, -1)
                 self._recount(seen, 1)
-                if seen.choosable:
-                    for key, heap in self._heaps.items():
-                        if _fits(seen, key):
-                            heapq.heappush(heap, (-seen.free, index))
+            if seen.choosable:
+                self._pushed += 1
+                for key, heap in self._heaps.items():
+                    if _fits(seen, key):
+                        heapq.heappush(heap, (-seen.free, index))
         self.touched.clear()
-        if len(self._heaps) > MOST_KEYS:
+        if len(self._heaps) > MOST_KEYS or self._pushed > 4 * len(self.lanes) + 64:
             self._heaps.clear()
-        for key, heap in self._heaps.items():
-            if len(heap) > 4 * len(self.lanes) + 64:
-                self._heaps[key] = self._gather(key)
+            self._pushed = 0
 
     def _recount(self, seen: _Seen, change: int) -> None:
         self._reserved += change * seen.reserved
         if seen.free and seen.newest >= 0:
             _count(self._open, seen.newest, change)
-        if seen is not NOTHING:
+        if seen.highest >= 0:
             _count(self._highest, seen.highest, change)
             for version in seen.held:
                 _count(self._holders, version, change)
@@ -139,21 +149,27 @@ class Vacancies:
         heapq.heapify(heap)
         return heap
 
-    def _look(self, lane: Lane) -> _Seen:
+    def _look(self, lane: Lane, free: int, before: _Seen) -> _Seen:
         if lane.health is not Health.READY:
             return NOTHING
-        free = max(0, lane.free) if lane.lane in self.vacant else 0
-        if not self.refills and lane.given >= lane.slots:
+        left_over = free + len(lane.departing)
+        if free < 0 or lane.lane not in self.vacant or (not self.refills and lane.given >= lane.slots):
             free = 0
-        newest = max(lane.loaded, default=-1)
+        loaded, held, newest, highest = before.loaded, before.held, before.newest, before.highest
+        loading = lane.loading
+        if lane.loaded != loaded or len(held) != len(loaded) + len(loading) or not loading <= held:
+            loaded, held = frozenset(lane.loaded), frozenset(lane.loaded | loading)
+            newest, highest = max(loaded, default=-1), max(held, default=0)
+        turning = not loaded or (lane.departing and left_over == lane.slots)
         return _Seen(
-            free=free,
-            choosable=bool(free and lane.loaded and not lane.paused and not lane.departing),
-            newest=newest,
-            loaded=frozenset(lane.loaded),
-            held=frozenset(lane.loaded | lane.loading),
-            reserved=max(0, lane.slots - lane.load) if lane.turning else 0,
-            highest=max(newest, max(lane.loading, default=-1), 0),
+            free,
+            bool(free and loaded and not lane.paused and not lane.departing),
+            newest,
+            loaded,
+            held,
+            max(0, left_over) if turning else 0,
+            highest,
+            (free > 0, newest, highest),
         )
 
 

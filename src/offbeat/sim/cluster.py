@@ -28,7 +28,7 @@ ScheduleName = Literal["multi-version", "sync", "one-step-off", "partial", "in-f
 
 class ScheduleSection(Section):
     """What a live run has under [schedule]. Where `rollout_batch_size` does not say how much is outstanding,
-    `over_dispatch` does: trajectories in rollout for each one of a batch, besides the batch that the learner has in hand
+    `over_dispatch` does: trajectories in rollout for each one of a batch, besides the batch that the learner has
     (RBS / TBS = 1 + over_dispatch). `over_issue` is the same for partial, whose learner has none meanwhile."""
 
     group_size: int = Field(16, ge=2, le=1024)

@@ -62,9 +62,10 @@ class SimLane:
         self.index = index
         self.slots = slots
         self.cache_tokens = cache_tokens
-        self.decode = decode
+        self._floor = speed * decode.floor_seconds
+        self._each = speed * decode.per_sequence_seconds
+        self._knee = decode.knee
         self.slope = speed * decode.per_context_token_seconds
-        self.speed = speed
         self.prefill_seconds = speed * prefill.seconds(1, accelerators)
         self.life = 0
         self.busy_seconds = 0.0
@@ -112,7 +113,10 @@ class SimLane:
             begin = self.stalled_until
             if begin >= now:
                 return
-        steps = steps_within(now - begin, self.base, self.context, running, self.slope)
+        if self.slope:
+            steps = steps_within(now - begin, self.base, self.context, running, self.slope)
+        else:
+            steps = (now - begin) / self.base
         self.clock += steps
         self.context += steps * running
 
@@ -122,38 +126,46 @@ class SimLane:
         if not running or self.paused:
             return inf
         order = self._order
-        while self.running.get(order[0][1]) is not order[0][2] or order[0][2].end != order[0][0]:
+        while True:
+            end, key, response = order[0]
+            if response.end == end and self.running.get(key) is response:
+                break
             heapq.heappop(order)
-        steps = max(0.0, order[0][0] - self.clock)
+        steps = end - self.clock
+        if steps < 0.0:
+            steps = 0.0
         if self.cache_tokens < inf and running > 1:
             steps = min(steps, max(0.0, (self.cache_tokens - self.context) / running))
         after = self.stalled_until if self.stalled_until > self.at else self.at
-        return after + seconds_for(steps, self.base, self.context, running, self.slope)
+        if self.slope:
+            return after + seconds_for(steps, self.base, self.context, running, self.slope)
+        return after + steps * self.base
 
     def ended(self) -> list[Response]:
         """Take out the responses whose stretch is over, now that the lane was advanced to its next moment."""
         found = []
-        order = self._order
+        order, running = self._order, self.running
         while order:
             end, key, response = order[0]
-            if self.running.get(key) is not response or response.end != end:
-                heapq.heappop(order)
-                continue
-            if end > self.clock + DONE:
+            current = response.end == end and running.get(key) is response
+            if current and end > self.clock + DONE:
                 break
             heapq.heappop(order)
-            self.clock = max(self.clock, end)
-            del self.running[key]
-            response.left = 0.0
-            self._forget_context(response)
-            found.append(response)
+            if current:
+                if end > self.clock:
+                    self.clock = end
+                del running[key]
+                response.left = 0.0
+                self.context -= response.prompt + response.tokens - response.later
+                found.append(response)
         if found:
             self._changed()
         return found
 
     def _changed(self) -> None:
-        self.base = self.speed * self.decode.base(len(self.running))
-        if not self.running:
+        running = len(self.running)
+        self.base = self._floor + self._each * max(0.0, running - self._knee)
+        if not running:
             self.context = 0.0
 
     def _forget_context(self, response: Response) -> None:
@@ -163,7 +175,7 @@ class SimLane:
 
     def fill(self, now: float) -> None:
         """Let what waits run: what is parked first, then the queue, while there are slots and room. Advanced to now."""
-        if self.paused:
+        if self.paused or not (self.queue or self.parked):
             return
         before = len(self.running)
         while self.parked and self._has_room(self.parked[0]):

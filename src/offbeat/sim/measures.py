@@ -53,20 +53,17 @@ class Measures:
         self._batch_longest = 0
 
     def saw(self, event: e.Event, now: float, commands: Sequence[e.Command]) -> None:
-        match event:
-            case e.Finished():
-                group = event.trajectory_id // self.size
-                if event.tokens > self._longest.get(group, 0):
-                    self._longest[group] = event.tokens
-                versions = self._versions
-                if event.version < versions.get(group, 1 << 62):
-                    versions[group] = event.version
-            case e.Trained():
-                self._trained(event)
-            case e.LaneLost():
-                self.losses += 1
-            case _:
-                pass
+        if isinstance(event, e.Finished):
+            group = event.trajectory_id // self.size
+            if event.tokens > self._longest.get(group, 0):
+                self._longest[group] = event.tokens
+            versions = self._versions
+            if event.version < versions.get(group, 1 << 62):
+                versions[group] = event.version
+        elif isinstance(event, e.Trained):
+            self._trained(event)
+        elif isinstance(event, e.LaneLost):
+            self.losses += 1
         for command in commands:
             if type(command) is e.Train:
                 self._takes(command)

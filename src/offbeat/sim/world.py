@@ -49,9 +49,8 @@ class SimWorld:
 
     def _lane(self, index: int) -> SimLane:
         c = self.cluster
-        slow = self._stream("speed", index).random() < c.faults.slow_share
         room = inf if c.cache_tokens is None else float(c.cache_tokens)
-        speed = c.faults.slow_factor if slow else 1.0
+        speed = c.faults.slow_factor if self._stream("speed", index).random() < c.faults.slow_share else 1.0
         return SimLane(index, self.slots, c.decode, c.prefill, c.lane_accelerators, room, speed)
 
     def _stream(self, *name: str | int) -> random.Random:
@@ -74,7 +73,8 @@ class SimWorld:
             if type(what) is tuple:
                 lane, plan = what
                 if lane.plan == plan:
-                    clock.advance(at)
+                    if at > clock.now:
+                        clock.now = at
                     self._lane_moment(lane)
                 continue
             clock.advance(at)

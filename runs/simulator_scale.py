@@ -29,6 +29,7 @@ def one(accelerators: int, iterations: int, schedule: str) -> dict[str, Any]:
     run = {"iterations": iterations, "warmup": min(4, iterations - 1)}
     cluster = changed(load_cluster("scale-16k"), accelerators=accelerators, run=run)
     marks: list[tuple[int, float]] = []
+    started = time.process_time()
     events = 0
 
     def observe(event: object, now: float, commands: object) -> None:
@@ -45,6 +46,7 @@ def one(accelerators: int, iterations: int, schedule: str) -> dict[str, Any]:
         "iterations": iterations,
         "events": done.events,
         "wall_seconds": done.wall_seconds,
+        "processor_seconds": time.process_time() - started,
         "microseconds_per_event": 1e6 * (ended - begun) / (last - first),
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
@@ -104,13 +106,14 @@ def main() -> None:
     if options.bar:
         sizes = [(16384, 100), (32768, 100)]
     rows = []
-    print("accelerators  lanes  iterations     events   wall s   us/event  peak GiB")
+    print("accelerators  lanes  iterations     events   wall s  processor s   us/event  peak GiB")
     for accelerators, iterations in sizes:
         row = aside(accelerators, iterations, options.schedule)
         rows.append(row)
         print(
             f"{row['accelerators']:12,}  {row['lanes']:5}  {row['iterations']:10}  {row['events']:9,}"
-            f"  {row['wall_seconds']:7.1f}  {row['microseconds_per_event']:9.1f}  {row['peak_gib']:8.2f}",
+            f"  {row['wall_seconds']:7.1f}  {row['processor_seconds']:11.1f}"
+            f"  {row['microseconds_per_event']:9.1f}  {row['peak_gib']:8.2f}",
             flush=True,
         )
     if options.write is not None:

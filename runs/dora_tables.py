@@ -55,7 +55,7 @@ def calibrate_decode(iterations: int, rounds: int = 3) -> tuple[float, float]:
     def rollout(floor: float, per_sequence: float) -> list[float]:
         decode = {"floor_seconds": floor, "per_sequence_seconds": max(0.0, per_sequence)}
         runs = [simulate(preset(n, iterations, decode=decode), "sync").result for n in SIZES]
-        return [float(str(r["rollout_only_minutes"])) for r in runs]
+        return [r["rollout_only_minutes"] for r in runs]
 
     for _ in range(rounds):
         here = rollout(*unknown)

@@ -9,7 +9,7 @@ world counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from offbeat import events as e
 from offbeat.flow.staleness import staleness
@@ -100,7 +100,7 @@ class Measures:
             )
         )
 
-    def result(self) -> dict[str, object]:
+    def result(self) -> dict[str, Any]:
         """The numbers of `offbeat simulate --json` for one schedule."""
         warmup = self.cluster.run.warmup
         counted = self.steps[warmup:][: max(1, len(self.steps) - warmup - self.ahead)]

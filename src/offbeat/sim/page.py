@@ -54,7 +54,7 @@ def html(cluster: Cluster, done: Sequence[Simulated], points: Sequence[Point]) -
 
 
 def _table(done: Sequence[Simulated]) -> str:
-    rates = [float(str(one.result["trajectories_per_second"])) for one in done]
+    rates = [one.result["trajectories_per_second"] for one in done]
     rows = [("first ÷ this", *("" if i == 0 else f"{rates[0] / rate:.2f}" for i, rate in enumerate(rates)))]
     rows += [(heading, *(format(one.result[name], form) for one in done)) for heading, name, form in ROWS]
     body = html_table(["", *(one.schedule for one in done)], rows)

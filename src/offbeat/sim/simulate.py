@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from offbeat.errors import RunFailed
 from offbeat.events import Command, Event, Trained
@@ -33,7 +33,7 @@ class Simulated(NamedTuple):
     timeline: Timeline | None = None
 
     @property
-    def result(self) -> dict[str, object]:
+    def result(self) -> dict[str, Any]:
         return self.measures.result()
 
 

@@ -36,7 +36,7 @@ def table(cluster: Cluster, done: Sequence[Simulated]) -> Table:
     results = [one.result for one in done]
     for one in done:
         drawn.add_column(one.schedule.replace("-", "-\n"), justify="right")
-    rates = [float(str(result["trajectories_per_second"])) for result in results]
+    rates = [result["trajectories_per_second"] for result in results]
     drawn.add_row("first ÷ this", *("" if i == 0 else f"{rates[0] / rate:.2f}" for i, rate in enumerate(rates)))
     for heading, name, form in ROWS:
         drawn.add_row(heading, *(format(result[name], form) for result in results))

@@ -110,6 +110,7 @@ class Ledger:
         self.ready_by_version: dict[int, dict[int, LiveGroup]] = {}
         self.waiting: dict[int, Member] = {}
         self._ready = 0
+        self._in_training: set[int] = set()
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Ledger:
 
     def needs(self, version: int) -> bool:
         """Is any trajectory of this version still to be generated, scored or trained on?"""
-        return version in self.outstanding_by_version or any(g.version == version for g in self.training.values())
+        return version in self.outstanding_by_version or version in self._in_training
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -178,6 +179,7 @@ class Ledger:
                 raise InvariantError(f"group {group.group_id}: taken for training with {group.unscored} unscored")
             self._leave(group)
             self.training[group.group_id] = group
+            self._in_training.add(group.version)
 
     def consume(self) -> None:
         """The groups in training are consumed: their `Trained` is being logged."""
@@ -186,6 +188,7 @@ class Ledger:
             raise InvariantError(f"C2: groups {sorted(twice)} would be consumed twice")
         self.consumed |= self.training.keys()
         self.training = {}
+        self._in_training = set()
 
     def quarantine(self, group: LiveGroup, reason: str) -> None:
         self._give_up(group)

@@ -137,9 +137,8 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
         s.stir_nobody()
     s.vacancies.freed(event.lane)
     lane.losses = 0
-    lane.progress_at = lane.heard_at = s.now
+    lane.progress_at = lane.heard_at = s.progress_at = s.now
     s.ledger.finish(member)
-    s.progressed()
     return [s.score_command(member)]
 
 

@@ -75,7 +75,8 @@ class Scheduler:
         """Take one event in and return what to do now, in order."""
         if self.stopped and (self.stopped.outcome == "finished" or not isinstance(event, Opened)):
             return []
-        self.now = max(self.now, now)
+        if now > self.now:
+            self.now = now
         self.stirred, self.nothing_new, goal = self.everybody, False, self.goal
         commands = REACTIONS[type(event)](self, event)
         if not self.stopped:

@@ -8,7 +8,7 @@ world counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from offbeat import events as e
@@ -37,9 +37,12 @@ class Step(NamedTuple):
 
 
 class Measures:
-    """Feed it to `loop.run` as an observer; `result()` afterwards."""
+    """Feed it to `loop.run` as an observer; `result()` afterwards. `progress` hears how many iterations are done."""
 
-    def __init__(self, cluster: Cluster, world: SimWorld, schedule: str) -> None:
+    def __init__(
+        self, cluster: Cluster, world: SimWorld, schedule: str, progress: Callable[[int], None] | None = None
+    ) -> None:
+        self.progress = progress
         self.cluster = cluster
         self.ahead = -(-cluster.outstanding_limit(schedule) // cluster.schedule.train_batch_size)
         self.world = world
@@ -62,6 +65,8 @@ class Measures:
                 versions[group] = event.version
         elif isinstance(event, e.Trained):
             self._trained(event)
+            if self.progress is not None:
+                self.progress(event.version)
         elif isinstance(event, e.LaneLost):
             self.losses += 1
         for command in commands:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from offbeat.errors import RunFailed
-from offbeat.events import Command, Event, Trained
+from offbeat.events import Command, Event
 from offbeat.flow.scheduler import Scheduler
 from offbeat.loop import Observer, run
 from offbeat.sim.cluster import Cluster
@@ -51,17 +51,9 @@ def simulate(
     """
     began = time.perf_counter()
     world = SimWorld(cluster, schedule)
-    measures = Measures(cluster, world, schedule)
+    measures = Measures(cluster, world, schedule, progress)
     timeline = Timeline(world) if drawn else None
     watching: list[Observer] = [measures.saw, *([timeline.saw] if timeline else []), *observers]
-    if progress is not None:
-        said = progress
-
-        def count(event: Event, now: float, commands: Sequence[Command]) -> None:
-            if type(event) is Trained:
-                said(event.version)
-
-        watching.append(count)
     stop = run(world, Scheduler(cluster.plan(schedule)), NoJournal(), watching)
     if stop.outcome != "finished":
         raise RunFailed(f"the simulation of {schedule} stopped: {stop.reason}")

@@ -16,6 +16,7 @@ import typer
 
 from offbeat import __version__
 from offbeat.commands.plan import plan
+from offbeat.commands.simulate import simulate
 from offbeat.commands.study import study
 from offbeat.errors import OffbeatError, SettingsError
 
@@ -203,6 +204,7 @@ def compare(
     console.print(f"page: {done.page}", highlight=False)
 
 
+app.command()(simulate)
 app.command()(plan)
 app.command()(study)
 

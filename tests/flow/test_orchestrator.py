@@ -12,6 +12,7 @@ from msgspec import structs
 from offbeat import events as e
 from offbeat.flow.lanes import Health
 from offbeat.flow.scheduler import Scheduler
+from offbeat.flow.vacancies import Vacancies
 from offbeat.testing.fake_world import EMPTY_REPORT, FakeWorld
 
 from .conftest import Tape, drive, heavy, plan
@@ -36,7 +37,7 @@ def fig_7() -> Scheduler:
         place = s.lanes[lane]
         place.clear(Health.READY, 0.0)
         place.slots, place.loaded = 8, {version}
-        s.vacant.add(lane)
+        s.vacancies.freed(lane)
         for _ in range(count):
             group = s.ledger.issue(version)
             s.ledger.dispatch(group.members[0], version, lane, 99.0)
@@ -81,8 +82,9 @@ def test_an_idle_lane_helps_with_an_older_version_where_there_is_nothing_newer_t
     for group in list(s.ledger.live.values())[4:]:
         s.ledger._leave(group)
         s.ledger.issued -= 1
-    s.vacant = {0, 1}
     s.lanes[0].loaded = {3}
+    s.vacancies = Vacancies(s.lanes, refills=True)
+    s.vacancies.vacant = {0, 1}
     commands = s.handle(e.Tick(), 6.0)
     assert [c for c in commands if not isinstance(c, e.Retire)] == [e.UnloadVersion(0, 3), e.LoadVersion(0, 2)]
     commands = s.handle(e.VersionLoaded(0, 2), 6.1)
@@ -289,3 +291,14 @@ def test_evicting_keeps_c3_counts_what_it_costs_and_forgets_no_prompt(shape: dic
     assert scheduler.ledger.issued == 12 * shape["groups"] + len(evicted)
     assert not scheduler.ledger.queued_again
     assert issued == Counter(range(max(issued) + 1)) + Counter(c.prompt_id for c in evicted)
+
+
+def test_nothing_starts_that_is_too_old_already() -> None:
+    """Evicting, K = 1: while version 1 is on its way to the lanes and batch 1 in training, version 0 is too old to
+    start with: no batch after this one could hold it. (Found by runs/fault_schedules.py.)"""
+    s = Scheduler(plan(bound=1, evicts=True, outstanding_limit=16, evaluate_every=0))
+    s.window.newest, s.window.iteration = 1, 1
+    assert s.schedule.admits(s.window, 0)
+    s.window.iteration = 2
+    assert not s.schedule.admits(s.window, 0)
+    assert s.schedule.admits(s.window, 1)

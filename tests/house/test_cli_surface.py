@@ -17,6 +17,7 @@ SURFACE = {
     "compare": {"config", "out", "schedules", "iterations", "warmup", "repeats", "overrides", "as_json"},
     "plan": {"run", "staleness", "steps", "out", "as_json"},
     "study": {"name", "seeds", "smoke", "out", "as_json"},
+    "simulate": {"cluster", "schedules", "calibrate", "sweep", "out", "overrides", "as_json"},
 }
 
 
@@ -53,6 +54,10 @@ def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
         ["study", "bias", "--seeds", "0", "--out", str(tmp_path / "s")],
         ["compare", "--schedules", "sink", "--out", str(tmp_path / "c")],
         ["compare", "--iterations", "3", "--out", str(tmp_path / "c")],
+        ["simulate"],
+        ["simulate", "nowhere.toml"],
+        ["simulate", "dora-64", "--schedules", "sink"],
+        ["simulate", "dora-64", "--set", "schedule.train_batch_size=100"],
         ["compare", "--set", "run.time_limit_seconds=60", "--out", str(tmp_path / "c")],
     ):
         done = run(*arguments)

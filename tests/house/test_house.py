@@ -36,6 +36,7 @@ RANK = {
     "rollout": 8,
     "learner": 8,
     "backends": 9,
+    "report": 9,
     "live": 10,
     "sim": 10,
     "wire": 11,
@@ -98,7 +99,7 @@ def test_import_order(file: Path) -> None:
     for other in rooms_imported(file) - {room}:
         if room in ONLY:
             assert other in ONLY[room], f"{room} may not import {other}"
-        elif room in {"cli", "wire", "commands"}:
+        elif room in {"cli", "commands", "wire"}:
             assert RANK.get(other, 0) < RANK[room], f"{room} may not import {other}"
         else:
             assert other in RANK, f"{room} may not import {other}"

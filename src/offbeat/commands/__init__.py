@@ -1,1 +1,1 @@
-"""Commands of single rooms, registered by `cli`. They know every room and import it only when called."""
+"""The commands of rooms that bring their own: options in, one result out. Heavy imports happen inside functions."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from offbeat.events import Command
 from offbeat.flow.lanes import Lane
-from offbeat.flow.placement import ready_lanes, roomiest, send
+from offbeat.flow.placement import send
+from offbeat.flow.vacancies import ANY
 
 if TYPE_CHECKING:
     from offbeat.flow.scheduler import Scheduler
@@ -22,7 +23,7 @@ def issue(s: Scheduler) -> list[Command]:
     What is not admitted under the newest version is admitted under no older one.
     """
     commands: list[Command] = []
-    while s.ledger.issued < s.most_groups and s.vacant:
+    while s.ledger.issued < s.most_groups and s.vacancies.vacant:
         pinned = s.schedule.pins(s.window)
         if not s.schedule.admits(s.window, s.window.newest if pinned is None else pinned):
             break
@@ -39,29 +40,25 @@ def issue(s: Scheduler) -> list[Command]:
 
 
 def _lane(s: Scheduler, version: int | None) -> Lane | None:
-    s.vacant = {lane for lane in s.vacant if s.lanes[lane].free > 0}
-    lanes = ready_lanes(s.lanes[i] for i in sorted(s.vacant))
-    if not s.schedule.refills:
-        lanes = [lane for lane in lanes if lane.given < lane.slots]
-    if version is None and ((s.schedule.moves and len(s.lanes) > 1) or not s.plan.legacy_fill):
-        lanes = _fillable(s, lanes)
-    return roomiest(lanes, version)
+    if version is not None:
+        return s.vacancies.best(("holds", version))
+    if (s.schedule.moves and len(s.lanes) > 1) or not s.plan.legacy_fill:
+        return _fillable(s)
+    return s.vacancies.best(ANY)
 
 
-def _fillable(s: Scheduler, lanes: list[Lane]) -> list[Lane]:
-    """Those with the newest version among them, if that may be filled."""
-    version = max((lane.newest for lane in lanes if lane.newest is not None), default=None)
+def _fillable(s: Scheduler) -> Lane | None:
+    """The roomiest of those with the newest version among them, if that may be filled."""
+    version = s.vacancies.newest
     if version is None or (version < s.window.newest and not _may_fill_legacy(s, version)):
-        return []
-    return [lane for lane in lanes if lane.newest == version]
+        return None
+    return s.vacancies.best(("newest", version))
 
 
 def _may_fill_legacy(s: Scheduler, version: int) -> bool:
     """Only with what lanes about to take up the newest version leave over."""
-    ready = ready_lanes(s.lanes)
-    if version < max(max(lane.loaded | lane.loading, default=0) for lane in ready):
+    if version < s.vacancies.highest:
         oldest = s.window.oldest()
         if not s.plan.legacy_fill or oldest is None or version <= oldest:
             return False
-    reserved = sum(max(0, lane.slots - lane.load) for lane in ready if lane.turning)
-    return s.schedule.headroom(s.window) >= reserved + s.plan.group_size
+    return s.schedule.headroom(s.window) >= s.vacancies.reserved + s.plan.group_size

@@ -44,13 +44,19 @@ class Lane:
         "parked",
         "paused",
         "progress_at",
+        "settled",
         "slots",
+        "touched",
         "using",
     )
 
     def __init__(self, lane: int) -> None:
         self.lane = lane
         self.life = 0
+        self.touched: set[int] = set()
+        """Where a lane says that it changed; whoever keeps account of lanes puts a set of its own here."""
+        self.settled: object = None
+        """What its versions were last looked at for, with nothing to do; None once it has changed since."""
         self.losses = 0
         self.clear(Health.DOWN, 0.0)
 
@@ -61,6 +67,7 @@ class Lane:
 
     def clear(self, health: Health, now: float) -> None:
         """Forget all that a process of this lane held."""
+        self.touch()
         self.health = health
         self.slots = 0
         self.held: dict[int, Member] = {}
@@ -78,6 +85,11 @@ class Lane:
         self.owes_since: float | None = None
         self.decoded = 0
         self.paused = False
+
+    def touch(self) -> None:
+        """Something about it has changed."""
+        self.touched.add(self.lane)
+        self.settled = None
 
     def take(self, member: Member) -> None:
         self.held[member.trajectory_id] = member
@@ -103,12 +115,44 @@ class Lane:
             self._count(member, -1)
 
     def _count(self, member: Member, change: int) -> bool:
+        self.touch()
         left = self.using.get(member.version, 0) + change
         if left:
             self.using[member.version] = left
         else:
             del self.using[member.version]
         return not left
+
+    def begin_loading(self, version: int) -> None:
+        self.loading.add(version)
+        self.touch()
+
+    def hold(self, version: int) -> None:
+        """What was loading is loaded."""
+        self.loading.discard(version)
+        self.loaded.add(version)
+        self.touch()
+
+    def drop(self, version: int) -> None:
+        self.loaded.discard(version)
+        self.touch()
+
+    def examine(self, version: int) -> None:
+        self.evaluating.add(version)
+        self.touch()
+
+    def examined(self, version: int) -> None:
+        self.evaluating.discard(version)
+        self.touch()
+
+    def stand(self, still: bool) -> None:
+        self.paused = still
+        self.touch()
+
+    def sends(self, trajectory_id: int) -> None:
+        """A held trajectory is on its way out."""
+        self.departing.add(trajectory_id)
+        self.touch()
 
     def switch(self, version: int) -> None:
         """All that is held is of this version from now on."""

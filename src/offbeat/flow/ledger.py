@@ -22,6 +22,8 @@ from offbeat.errors import InvariantError
 
 
 class Status(Enum):
+    __hash__ = object.__hash__  # members are singletons; the inherited hash of the name is slow
+
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
@@ -107,6 +109,8 @@ class Ledger:
         self.outstanding_by_version: dict[int, int] = {}
         self.ready_by_version: dict[int, dict[int, LiveGroup]] = {}
         self.waiting: dict[int, Member] = {}
+        self._ready = 0
+        self._in_training: set[int] = set()
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -125,11 +129,11 @@ class Ledger:
             yield from self.ready_by_version[version].values()
 
     def ready_count(self) -> int:
-        return sum(len(groups) for groups in self.ready_by_version.values())
+        return self._ready
 
     def needs(self, version: int) -> bool:
         """Is any trajectory of this version still to be generated, scored or trained on?"""
-        return version in self.outstanding_by_version or any(g.version == version for g in self.training.values())
+        return version in self.outstanding_by_version or version in self._in_training
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -166,6 +170,7 @@ class Ledger:
         group.unscored -= 1
         if group.unscored == 0:
             self.ready_by_version.setdefault(group.version, {})[group.group_id] = group
+            self._ready += 1
 
     def take(self, groups: list[LiveGroup]) -> None:
         """Give ready groups to the trainer."""
@@ -174,6 +179,7 @@ class Ledger:
                 raise InvariantError(f"group {group.group_id}: taken for training with {group.unscored} unscored")
             self._leave(group)
             self.training[group.group_id] = group
+            self._in_training.add(group.version)
 
     def consume(self) -> None:
         """The groups in training are consumed: their `Trained` is being logged."""
@@ -182,6 +188,7 @@ class Ledger:
             raise InvariantError(f"C2: groups {sorted(twice)} would be consumed twice")
         self.consumed |= self.training.keys()
         self.training = {}
+        self._in_training = set()
 
     def quarantine(self, group: LiveGroup, reason: str) -> None:
         self._give_up(group)
@@ -208,7 +215,7 @@ class Ledger:
             del self.outstanding_by_version[group.version]
         ready = self.ready_by_version.get(group.version)
         if ready is not None:
-            ready.pop(group.group_id, None)
+            self._ready -= ready.pop(group.group_id, None) is not None
             if not ready:
                 del self.ready_by_version[group.version]
 

@@ -17,6 +17,7 @@ from offbeat.flow.lanes import Health, Lane
 from offbeat.flow.ledger import Member
 from offbeat.flow.partition import keepers
 from offbeat.flow.placement import load, ready_lanes, roomiest, unload
+from offbeat.flow.roomiest import Homes, Scale
 
 if TYPE_CHECKING:
     from offbeat.flow.scheduler import Scheduler
@@ -49,7 +50,8 @@ def even_out(s: Scheduler, version: int) -> list[Command]:
 
 def let_go(s: Scheduler, member: Member) -> bool:
     """The lane of a member forgets it, and so does the one that expects it; was it the last of its version there?"""
-    _no_longer_bound(s, member)
+    if member.destination >= 0:
+        _no_longer_bound(s, member)
     return s.lanes[member.lane].let_go(member.trajectory_id)
 
 
@@ -97,13 +99,15 @@ def _floor(s: Scheduler, lanes: list[Lane], work: dict[int, int]) -> dict[int, i
 def _draw_together(s: Scheduler, lanes: list[Lane], kept: dict[int, set[int]]) -> list[Command]:
     """Empty the lanes that are to leave a version, where its other lanes have slots for all of it."""
     commands: list[Command] = []
+    homes: dict[int, Homes] = {}
     for lane in sorted(lanes, key=lambda lane: len(lane.held)):
         for version in sorted(set(lane.using) - kept[lane.lane]):
             members = [m for m in lane.held.values() if m.version == version]
-            homes = [x for x in lanes if x is not lane and version in kept[x.lane] and version in x.loaded]
-            if len(members) == lane.using[version] and sum(max(0, x.free) for x in homes) >= len(members):
+            if version not in homes:
+                homes[version] = Homes(x for x in lanes if version in kept[x.lane] and version in x.loaded)
+            if len(members) == lane.using[version] and homes[version].free >= len(members):
                 for member in members:
-                    _expect(max(homes, key=lambda x: (x.free, -x.lane)), member)
+                    _expect(homes[version].take(), member)
                 commands += _moves(s, lane, members)
     return commands
 
@@ -130,15 +134,20 @@ def _uneven(fuller: int, lane: Lane) -> bool:
 def _even(s: Scheduler, lanes: list[Lane], version: int) -> list[Command]:
     """Move from the fullest of these lanes to the emptiest while that is worth it."""
     commands: list[Command] = []
+    scale = Scale(lanes)
     while len(lanes) > 1:
-        source, target = max(lanes, key=lambda x: x.load), min(lanes, key=lambda x: (x.load, x.lane))
+        source, target = scale.fullest(), scale.emptiest()
+        if not _uneven(source.load, target) or target.free < 1:
+            break
         movable = [m for m in source.held.values() if m.version == version and m.destination < 0]
-        if not _uneven(source.load, target) or not movable or target.free < 1:
+        if not movable:
             break
         members = movable[: min((source.load - target.load) // 2, target.free)]
         for member in members:
             _expect(target, member)
         commands += _moves(s, source, members)
+        scale.weigh(source)
+        scale.weigh(target)
     return commands
 
 
@@ -173,7 +182,7 @@ def _moves(s: Scheduler, source: Lane, members: list[Member]) -> list[Command]:
     """One command for each lane they go to."""
     by_target: dict[int, list[int]] = {}
     for member in members:
-        source.departing.add(member.trajectory_id)
+        source.sends(member.trajectory_id)
         by_target.setdefault(member.destination, []).append(member.trajectory_id)
     keep = s.plan.migration == "cache"
     return [Move(source.lane, to, tuple(ids), keep) for to, ids in sorted(by_target.items())]

@@ -21,12 +21,12 @@ def ready_lanes(lanes: Iterable[Lane]) -> list[Lane]:
 
 
 def load(lane: Lane, version: int) -> LoadVersion:
-    lane.loading.add(version)
+    lane.begin_loading(version)
     return LoadVersion(lane.lane, version)
 
 
 def unload(lane: Lane, version: int) -> UnloadVersion:
-    lane.loaded.discard(version)
+    lane.drop(version)
     return UnloadVersion(lane.lane, version)
 
 
@@ -102,7 +102,7 @@ def pause(lanes: list[Lane]) -> list[Command]:
     commands: list[Command] = []
     for lane in lanes:
         if not lane.paused:
-            lane.paused = True
+            lane.stand(still=True)
             commands.append(Pause(lane.lane))
     return commands
 
@@ -116,7 +116,7 @@ def continue_under(lanes: list[Lane], version: int, keep_cache: bool, now: float
     for lane in lanes:
         behind = lane.using.keys() - {version}
         if version in lane.loaded and (behind or lane.paused):
-            lane.paused = False
+            lane.stand(still=False)
             lane.progress_at = now
             lane.switch(version)
             for member in lane.held.values():

@@ -56,7 +56,7 @@ def lane_ready(s: Scheduler, event: e.LaneReady) -> list[e.Command]:
     lane = s.lanes[event.lane]
     lane.clear(Health.READY, s.now)
     lane.slots = event.slots
-    s.vacant.add(event.lane)
+    s.vacancies.freed(event.lane)
     s.progressed()
     return []
 
@@ -70,8 +70,7 @@ def version_loaded(s: Scheduler, event: e.VersionLoaded) -> list[e.Command]:
     lane.heard_at = s.now
     s.stir(event.lane)
     if event.version in lane.loading:
-        lane.loading.discard(event.version)
-        lane.loaded.add(event.version)
+        lane.hold(event.version)
         s.progressed()
         if s.may_move and event.version != s.window.newest:
             return even_out(s, event.version)
@@ -82,7 +81,7 @@ def progress(s: Scheduler, event: e.Progress) -> list[e.Command]:
     """Renew leases: of what advanced, and of what queues in a lane that advances."""
     lane = s.lanes[event.lane]
     lane.heard_at = s.now
-    s.stirred.clear()
+    s.stir_nobody()
     lane.parked, lane.cached = event.parked, event.cached
     if event.parked:
         s.under_pressure = True
@@ -118,7 +117,7 @@ def departed(s: Scheduler, event: e.Departed) -> list[e.Command]:
         member.lane, member.tokens, member.lease = target.lane, tokens, s.now + s.plan.lease_seconds
         arriving.setdefault(target.lane, []).append(member)
     s.stir(event.lane, *arriving)
-    s.vacant.add(event.lane)
+    s.vacancies.freed(event.lane)
     s.progressed()
     return [
         e.Attach(to, event.lane, tuple(m.trajectory_id for m in members), tuple(m.attempt for m in members))
@@ -139,12 +138,11 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
     if let_go(s, member):
         s.stir(event.lane)
     else:
-        s.stirred.clear()
-    s.vacant.add(event.lane)
+        s.stir_nobody()
+    s.vacancies.freed(event.lane)
     lane.losses = 0
-    lane.progress_at = lane.heard_at = s.now
+    lane.progress_at = lane.heard_at = s.progress_at = s.now
     s.ledger.finish(member)
-    s.progressed()
     return [s.score_command(member)]
 
 
@@ -159,10 +157,11 @@ def prompt_rejected(s: Scheduler, event: e.PromptRejected) -> list[e.Command]:
 
 
 def scored(s: Scheduler, event: e.Scored) -> list[e.Command]:
-    s.stirred.clear()
+    s.stir_nobody()
     member = _current(s, event.trajectory_id, event.attempt, Status.FINISHED)
     if member:
         s.ledger.score(member)
+        s.nothing_new = member.group.unscored > 0
         s.quarantined_in_a_row = 0
         s.progressed()
     return []
@@ -218,7 +217,7 @@ def trained(s: Scheduler, event: e.Trained) -> list[e.Command]:
 
 
 def marked(s: Scheduler, event: e.Marked) -> list[e.Command]:
-    s.stirred.clear()
+    s.stir_nobody()
     if event.version in s.evaluations:
         s.progressed()
     return []
@@ -241,16 +240,16 @@ def evaluation_failed(s: Scheduler, event: e.EvaluationFailed) -> list[e.Command
 def _evaluation_over(s: Scheduler, version: int) -> None:
     where = s.evaluations.get(version)
     if where is not None:
-        s.lanes[where].evaluating.discard(version)
+        s.lanes[where].examined(version)
 
 
 def tick(s: Scheduler, event: e.Tick) -> list[e.Command]:
-    s.stirred.clear()
+    s.stir_nobody()
     return []
 
 
 def suspended(s: Scheduler, event: e.Suspended) -> list[e.Command]:
-    s.stirred.clear()
+    s.stir_nobody()
     excuse(s, event.seconds)
     return []
 
@@ -293,6 +292,6 @@ REACTIONS: dict[type, Callable[[Any, Any], list[e.Command]]] = {
 def react(s: Scheduler, event: e.Event) -> list[e.Command]:
     """Book an event, unless it comes from an earlier life of its lane."""
     if isinstance(event, OF_A_LIFE) and event.life is not None and event.life != s.lanes[event.lane].life:
-        s.stirred.clear()
+        s.stir_nobody()
         return []
     return REACTIONS[type(event)](s, event)

@@ -8,6 +8,8 @@ This file does not know time (it is told `now`), processes, tokens or files.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from offbeat.errors import InvariantError
 from offbeat.events import (
     Abort,
@@ -28,16 +30,11 @@ from offbeat.flow.lanes import Health, Lane
 from offbeat.flow.leases import Leases
 from offbeat.flow.ledger import Ledger, LiveGroup, Member, Status
 from offbeat.flow.moves import let_go, orchestrate
-from offbeat.flow.placement import (
-    continue_under,
-    pause,
-    ready_lanes,
-    resend_waiting,
-    turn_over_versions,
-)
+from offbeat.flow.placement import continue_under, pause, ready_lanes, resend_waiting, turn_over_versions
 from offbeat.flow.plan import Plan
 from offbeat.flow.reactions import react
 from offbeat.flow.schedules import SCHEDULES
+from offbeat.flow.vacancies import Vacancies
 from offbeat.flow.watchdog import watch
 from offbeat.flow.window import Window
 
@@ -58,30 +55,32 @@ class Scheduler:
         self.evaluations: dict[int, int | None] = {}
         self.evaluation_asked: set[int] = set()
         self.live_versions = {0}
-        self.vacant: set[int] = set()
-        """Lanes that may have free slots: no other has."""
-        self.stirred: set[int] = set()
+        self.vacancies = Vacancies(self.lanes, self.schedule.refills)
+        self.everybody = range(plan.lanes)
+        self.stirred: Collection[int] = ()
         """Lanes of which something changed that the placing of versions, splicing or retirement depend on."""
-        self.listened_at = 0.0
+        self.nothing_new = False
+        """Did the event change nothing that decisions depend on? Then all there is to do was done after the last."""
         self.rebalance_due = False
-        self.rebalanced_at = 0.0
         self.under_pressure = False
         """Does a lane say that responses wait for room among its keys and values?"""
         self.quarantined_in_a_row = 0
-        self.progress_at = 0.0
-        self.now = 0.0
+        self.now = self.progress_at = self.listened_at = self.rebalanced_at = 0.0
         self.stopped: Stop | None = None
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event in and return what to do now, in order."""
         if self.stopped and (self.stopped.outcome == "finished" or not isinstance(event, Opened)):
             return []
-        self.now = max(self.now, now)
-        self.stir()
+        if now > self.now:
+            self.now = now
+        self.stirred, self.nothing_new, goal = self.everybody, False, self.goal
         commands = react(self, event)
         if not self.stopped:
-            commands += watch(self)
-        if not self.stopped:
+            timely = watch(self)
+            commands += timely
+            self.nothing_new &= not timely and self.goal == goal and not self._rebalance_is_due()
+        if not self.stopped and not self.nothing_new:
             commands += self._advance()
         self.ledger.check()
         if self.stopped:
@@ -92,7 +91,10 @@ class Scheduler:
 
     def stir(self, *lanes: int) -> None:
         """Look at these lanes only, all of them if none is named; a reaction narrows what `handle` begins with."""
-        self.stirred = set(lanes or range(len(self.lanes)))
+        self.stirred = set(lanes) if lanes else self.everybody
+
+    def stir_nobody(self) -> None:
+        self.stirred = ()
 
     def progressed(self) -> None:
         self.progress_at = self.now
@@ -114,11 +116,9 @@ class Scheduler:
             lane.clear(Health.DOWN, self.now)
             for member in held:
                 self.ledger.restart(member, failed=False)
-            prompts = sorted({m.group.prompt_id for m in held})
-            self.stop(
-                "failed",
-                f"lane {lane.lane} was lost {lane.losses} times in a row ({reason}); it held prompts {prompts[:8]}",
-            )
+            prompts = sorted({m.group.prompt_id for m in held})[:8]
+            words = f"lane {lane.lane} was lost {lane.losses} times in a row ({reason}); it held prompts {prompts}"
+            self.stop("failed", words)
             return []
         lane.begin_life(self.now)
         commands: list[Command] = [StartLane(lane.lane, reason)]
@@ -132,7 +132,7 @@ class Scheduler:
     def generation_failed(self, member: Member, reason: str, on_lane: bool = True) -> list[Command]:
         """An attempt failed: restart it, or quarantine its group when it failed too often."""
         if on_lane:
-            self.vacant.add(member.lane)
+            self.vacancies.freed(member.lane)
             let_go(self, member)
         self.stir()
         self.ledger.restart(member, failed=True)
@@ -155,7 +155,7 @@ class Scheduler:
         for member in group.members:
             if member.status is Status.RUNNING:
                 let_go(self, member)
-                self.vacant.add(member.lane)
+                self.vacancies.freed(member.lane)
                 commands.append(Abort(member.lane, (member.trajectory_id,)))
         return commands
 
@@ -201,7 +201,8 @@ class Scheduler:
         if rebalancing:
             self.stir()
         if self.stirred:
-            lanes = ready_lanes(self.lanes[i] for i in sorted(self.stirred))
+            everybody = self.stirred is self.everybody
+            lanes = ready_lanes(self.lanes if everybody else [self.lanes[i] for i in sorted(self.stirred)])
             commands += self._splice(lanes)
             commands += self._rebalance() if rebalancing else []
             commands += self._turn_over(lanes)
@@ -219,8 +220,14 @@ class Scheduler:
         wanted = {m.group.version for m in self.ledger.waiting.values()} if self.schedule.splices is None else set()
         wanted |= {version for version, where in self.evaluations.items() if where is None}
         commands: list[Command] = []
+        target, newest = self._target(), self.window.newest
+        looked_for = target, newest, wanted
         for lane in lanes:
-            commands += turn_over_versions(lane, wanted, self._target(), self.window.newest, self.plan.live_versions)
+            if lane.settled == looked_for:
+                continue
+            found = turn_over_versions(lane, wanted, target, newest, self.plan.live_versions)
+            commands += found
+            lane.settled = None if found else looked_for
         return commands
 
     def _target(self) -> int:
@@ -235,7 +242,7 @@ class Scheduler:
     def _rebalance_is_due(self) -> bool:
         """After a publish, and on a timer, which pressure brings forward."""
         patience = self.plan.rebalance_seconds / (4 if self.under_pressure else 1)
-        return self.may_move and (self.rebalance_due or self.now - self.rebalanced_at >= patience)
+        return (self.rebalance_due or self.now - self.rebalanced_at >= patience) and self.may_move
 
     def _rebalance(self) -> list[Command]:
         """Divide lanes among versions anew."""
@@ -257,7 +264,7 @@ class Scheduler:
             lane = next((x for x in ready_lanes(self.lanes) if version in x.loaded), None)
             if where is None and lane is not None:
                 self.evaluations[version] = lane.lane
-                lane.evaluating.add(version)
+                lane.examine(version)
                 commands.append(Evaluate(lane.lane, version))
         return commands
 
@@ -287,8 +294,7 @@ class Scheduler:
         """A version is retired once no trajectory and no evaluation needs it and no lane holds it."""
         commands: list[Command] = []
         for version in sorted(self.live_versions - {self.window.newest}):
-            held = any(version in lane.loaded or version in lane.loading for lane in self.lanes)
-            if not held and not self.ledger.needs(version) and version not in self.evaluations:
+            if not self.vacancies.holds(version) and not self.ledger.needs(version) and version not in self.evaluations:
                 self.live_versions.discard(version)
                 commands.append(Retire(version))
         return commands

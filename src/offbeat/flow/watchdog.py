@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 def watch(s: Scheduler) -> list[Command]:
     """Asked after every event."""
-    commands = _listen(s)
-    for member in list(s.leases.expired(s.now)):
+    commands: list[Command] = []
+    if s.now - s.listened_at >= s.plan.lease_seconds / 16:
+        commands += _listen(s)
+    for member in list(s.leases.expired(s.now)) if s.leases.earliest <= s.now else []:
         if member.status is Status.RUNNING and member.group.group_id in s.ledger.live:
             commands += _lease_ran_out(s, member)
     limit = s.plan.time_limit_seconds
@@ -47,8 +49,6 @@ def excuse(s: Scheduler, seconds: float) -> None:
 
 def _listen(s: Scheduler) -> list[Command]:
     """Lanes that owe an answer and say nothing, looked for sixteen times a lease."""
-    if s.now - s.listened_at < s.plan.lease_seconds / 16:
-        return []
     s.listened_at = s.now
     commands: list[Command] = []
     for lane in ready_lanes(s.lanes):

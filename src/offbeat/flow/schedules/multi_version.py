@@ -8,6 +8,8 @@ starts too old: it would be taken, or given up, before it could be of use.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from offbeat.flow.ledger import LiveGroup
 from offbeat.flow.schedules.schedule import Schedule
 from offbeat.flow.staleness import admits, capacity, may_start
@@ -50,8 +52,10 @@ class MultiVersion(Schedule):
         if chosen is None or plan.evicts:
             return chosen
 
+        taken = Counter(group.version for group in chosen)
+
         def rest(u: int) -> int:
-            return window.outstanding(u) - plan.group_size * sum(g.version <= u for g in chosen)
+            return window.outstanding(u) - plan.group_size * sum(n for version, n in taken.items() if version <= u)
 
         if may_start(rest, window.newest, window.iteration, plan.bound, plan.batch_size):
             return chosen

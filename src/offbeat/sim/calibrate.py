@@ -1,0 +1,223 @@
+"""Fit a cluster's costs and lengths to a recorded run, from its events alone; and say how well that predicts the rest.
+
+What is fitted, and to what (seconds of run time, least squares without negative terms):
+
+    decode step    duration of each response ~ tokens * (floor + per_sequence * responses running beside it)
+    training       Train to Trained ~ fixed + per_token * tokens of the batch
+    publish        LoadVersion to VersionLoaded, median          scoring   Score to Scored, median
+    lengths        empirical, with growth per version and correlation within groups
+
+*Half law*: what is fitted uses nothing after `until`, so the second half of a run is a fair test of it.
+This file reads no files and knows no figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from statistics import NormalDist, fmean, median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat import events as e
+from offbeat.errors import SettingsError
+from offbeat.settings import Settings
+from offbeat.sim.cluster import Cluster, cluster_from
+from offbeat.sim.replay import Row, answered, asked
+
+Floats = NDArray[np.float64]
+ROUNDS = 12
+FEWEST = 8
+"""Iterations that a run must have: four to fit, four to predict."""
+
+
+def middle(rows: Sequence[Row]) -> int:
+    """The iteration that ends the first half of a run's iterations. Raises SettingsError for one that is too short."""
+    done = sum(isinstance(event, e.Trained) for _, event, _ in rows)
+    if done < FEWEST:
+        raise SettingsError(
+            f"--calibrate: the run has {done} iterations; at least {FEWEST} are needed, half to fit and half to check"
+        )
+    return done // 2
+
+
+def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, name: str, until: int) -> Cluster:
+    """The cluster a run was on, as it shows until its `until`-th publish: its lanes, one accelerator each, and one
+    that trains. Its schedule is the run's; `run.iterations` are as many as the run did in all.
+    """
+    seen, done = [], 0
+    for row in rows:
+        seen.append(row)
+        done += isinstance(row[1], e.Trained)
+        if done == until:
+            break
+    finished = [event for _, event, _ in seen if isinstance(event, e.Finished)]
+    services = _services(seen)
+    floor, per_sequence = _decode(finished, settings.rollout.lanes)
+    fixed, per_token = _training(seen)
+    lanes = settings.rollout.lanes
+    schedule = settings.schedule
+    return cluster_from(
+        {
+            "name": name,
+            "accelerators": lanes + 1,
+            "learner_share": 1 / (lanes + 1),
+            "takes_turns": False,
+            "slots": settings.rollout.slots,
+            "cache_tokens": settings.rollout.cache_tokens,
+            "decode": {"floor_seconds": floor, "per_sequence_seconds": per_sequence},
+            "prefill": {"tokens_per_second": 1e9},
+            "training": {"fixed_seconds": fixed, "per_token_work": per_token},
+            "publish": {"kind": "broadcast", "setup_seconds": _typical(services.get("load"))},
+            "scoring": {"seconds": _typical(services.get("score"))},
+            "transfer": {"setup_seconds": _typical(services.get("move"))},
+            "lengths": _lengths(finished, settings, prompt_tokens),
+            "schedule": {
+                "group_size": schedule.group_size,
+                "train_batch_size": schedule.train_batch_size,
+                "max_staleness": schedule.max_staleness,
+                "max_versions": schedule.max_versions or schedule.max_staleness + 1,
+                "rollout_batch_size": schedule.outstanding_limit,
+                "at_bound": schedule.at_bound,
+                "migration": schedule.migration,
+                "legacy_fill": schedule.legacy_fill,
+                "rebalance_seconds": schedule.rebalance_seconds,
+            },
+            "run": {
+                "iterations": sum(isinstance(event, e.Trained) for _, event, _ in rows),
+                "warmup": until,
+                "seed": settings.run.seed,
+            },
+        }
+    )
+
+
+def second_half(publishes: Sequence[float], until: int, batch: int) -> float:
+    """Trajectories trained on per second from the `until`-th publish to the last, given when each was."""
+    return (len(publishes) - until) * batch / (publishes[-1] - publishes[until - 1])
+
+
+def _services(rows: Sequence[Row]) -> dict[str | int, list[float]]:
+    """Seconds from question to answer, by kind of question."""
+    asked_at: dict[tuple[str | int, ...], float] = {}
+    found: dict[str | int, list[float]] = {}
+    for now, event, commands in rows:
+        key = answered(event)
+        if key is not None and key in asked_at:
+            found.setdefault(key[0], []).append(now - asked_at.pop(key))
+        for command in commands:
+            for question in asked(command):
+                asked_at[question] = now
+    return found
+
+
+def _typical(seconds: list[float] | None) -> float:
+    return median(seconds) if seconds else 0.0
+
+
+def _decode(finished: Sequence[e.Finished], lanes: int) -> tuple[float, float]:
+    """Floor and per-sequence seconds of a decode step.
+
+    A response of n tokens takes n * floor + per_sequence * (responses running, summed over its n steps). Steps are not
+    logged, so how they are spread over its life follows from the fit itself: a fixed point, a few rounds of it.
+    """
+    by_lane = [[f for f in finished if f.lane == lane and f.ended > f.started] for lane in range(lanes)]
+    by_lane = [here for here in by_lane if here]
+    if not by_lane:
+        raise SettingsError("--calibrate: no response has finished in the first half of the run; give a longer one")
+    lived = np.array([[f.started, f.ended] for here in by_lane for f in here])
+    tokens = np.array([f.tokens for here in by_lane for f in here], dtype=float)
+    floor, slope = 1.0, 0.0
+    for _ in range(ROUNDS):
+        company = np.concatenate([_company(here, floor, slope) for here in by_lane])
+        floor, slope = not_negative(np.array([tokens, tokens * company]).T, lived[:, 1] - lived[:, 0])
+        floor = max(floor, 1e-9)
+    return floor, slope
+
+
+def _company(here: Sequence[e.Finished], floor: float, slope: float) -> Floats:
+    """Responses running on a lane, as the mean over the steps of each response."""
+    begun, ended = np.array([f.started for f in here]), np.array([f.ended for f in here])
+    moments = np.sort(np.concatenate([begun, ended]))
+    running = np.searchsorted(np.sort(begun), moments, "right") - np.searchsorted(np.sort(ended), moments, "right")
+    steps = np.diff(moments) / (floor + slope * running[:-1])
+    done = np.concatenate([[0.0], np.cumsum(steps)])
+    beside = np.concatenate([[0.0], np.cumsum(steps * running[:-1])])
+
+    def during(total: Floats) -> Floats:
+        return np.asarray(np.interp(ended, moments, total) - np.interp(begun, moments, total))
+
+    return during(beside) / np.maximum(during(done), 1e-12)
+
+
+def _training(rows: Sequence[Row]) -> tuple[float, float]:
+    """Fixed seconds and seconds per token (of prompts and responses) from the command to the event."""
+    asked_at, tokens, seconds = 0.0, [], []
+    for now, event, commands in rows:
+        if isinstance(event, e.Trained):
+            tokens.append(event.report.tokens + event.report.prompt_tokens)
+            seconds.append(now - asked_at)
+        if any(isinstance(command, e.Train) for command in commands):
+            asked_at = now
+    if len(seconds) > 4:  # the first one also warms caches up
+        tokens, seconds = tokens[1:], seconds[1:]
+    columns = np.array([[1.0] * len(tokens), tokens], dtype=float).T
+    fixed, per_token = not_negative(columns, np.array(seconds))
+    return fixed, per_token
+
+
+def not_negative(columns: Floats, target: Floats) -> tuple[float, float]:
+    """Least squares with two columns and no negative coefficient: the best of the solution and its edges."""
+    free, *_ = np.linalg.lstsq(columns, target, rcond=None)
+    if (free >= 0).all():
+        return float(free[0]), float(free[1])
+    alone = [max(0.0, float(column @ target / (column @ column))) if column.any() else 0.0 for column in columns.T]
+    misses = [float(((target - value * column) ** 2).sum()) for value, column in zip(alone, columns.T, strict=True)]
+    return (alone[0], 0.0) if misses[0] <= misses[1] else (0.0, alone[1])
+
+
+def _lengths(finished: Sequence[e.Finished], settings: Settings, prompt_tokens: float) -> dict[str, Any]:
+    """Empirical lengths as they would be under version 0, growth per version, correlation within groups."""
+    growth = _growth(finished)
+    cap, size = settings.rollout.max_new_tokens, settings.schedule.group_size
+    groups: dict[int, list[int]] = {}
+    for f in finished:
+        groups.setdefault(f.trajectory_id // size, []).append(f.tokens)
+    return {
+        "kind": "empirical",
+        "values": tuple(max(1, round(f.tokens / (1 + growth) ** f.version)) for f in finished),
+        "cap": cap,
+        "growth_per_version": growth,
+        "correlation": correlation([group for group in groups.values() if len(group) == size]),
+        "prompt_tokens": round(prompt_tokens),
+    }
+
+
+def _growth(finished: Sequence[e.Finished]) -> float:
+    """Slope of the logarithm of a version's mean length, weighted by responses; none where it is within two errors."""
+    by_version: dict[int, list[int]] = {}
+    for f in finished:
+        by_version.setdefault(f.version, []).append(f.tokens)
+    versions = sorted(v for v, lengths in by_version.items() if len(lengths) >= 16)
+    if len(versions) < 4:
+        return 0.0
+    x = np.array(versions, dtype=float)
+    y = np.log([fmean(by_version[v]) for v in versions])
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return float(np.exp(slope) - 1) if abs(slope) > 2 * sqrt(covariance[0, 0]) else 0.0
+
+
+def correlation(groups: Sequence[Sequence[int]]) -> float:
+    """rho between responses to a prompt on the normal scale: the share of variance between groups of normal scores."""
+    if len(groups) < 8:
+        return 0.0
+    values = np.array(groups, dtype=float)
+    ranks = np.argsort(np.argsort(values, axis=None, kind="stable"), kind="stable").reshape(values.shape)
+    quantile = NormalDist().inv_cdf
+    scores = np.vectorize(lambda rank: quantile((rank + 0.5) / values.size))(ranks)
+    size = values.shape[1]
+    within = scores.var(axis=1, ddof=1).mean()
+    between = scores.mean(axis=1).var(ddof=1) - within / size
+    return float(min(1.0, max(0.0, between / (between + within))))

@@ -1,0 +1,102 @@
+"""Calibration recovers the costs of a run that it made itself, and a run's first half predicts its second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from offbeat import events as e
+from offbeat.cli import app
+from offbeat.errors import SettingsError
+from offbeat.settings import settings_from
+from offbeat.sim.calibrate import calibrate, correlation, middle, not_negative, second_half
+from offbeat.sim.cluster import Cluster
+from offbeat.sim.simulate import simulate
+from tests.report.scheduled_run import write_scheduled_run
+from tests.sim.clusters import cluster
+
+
+def recorded() -> tuple[Cluster, list]:  # type: ignore[type-arg]
+    about = cluster(
+        accelerators=2,
+        slots=24,
+        decode={"floor_seconds": 0.02, "per_sequence_seconds": 0.002},
+        training={"fixed_seconds": 3.0, "per_token_work": 0.002},
+        scoring={"seconds": 0.25},
+        publish={"kind": "broadcast", "setup_seconds": 0.3},
+        lengths={"kind": "lognormal", "median": 40, "sigma": 0.8, "cap": 150, "correlation": 0.5},
+        schedule={"group_size": 4, "train_batch_size": 32, "max_versions": 3, "rollout_batch_size": 96},
+        run={"iterations": 60, "warmup": 1},
+    )
+    rows: list = []  # type: ignore[type-arg]
+    simulate(about, "multi-version", observers=[lambda event, now, commands: rows.append((now, event, commands))])
+    return about, rows
+
+
+SETTINGS = settings_from(
+    {
+        "rollout": {"slots": 24, "max_new_tokens": 150, "context": 200},
+        "schedule": {"group_size": 4, "train_batch_size": 32, "max_staleness": 2},
+    }
+)
+
+
+def test_costs_are_recovered_and_the_second_half_is_predicted() -> None:
+    _, rows = recorded()
+    half = middle(rows)
+    found = calibrate(rows, SETTINGS, 0.0, "again", half)
+    assert found.decode.floor_seconds == pytest.approx(0.02, rel=0.1)
+    assert found.decode.per_sequence_seconds == pytest.approx(0.002, rel=0.1)
+    assert found.training.per_token_work == pytest.approx(0.002, rel=0.05)
+    assert found.training.fixed_seconds == pytest.approx(3.0, rel=0.05)
+    assert found.scoring.seconds == pytest.approx(0.25)
+    assert found.publish.setup_seconds == pytest.approx(0.3)
+    assert found.lengths.correlation == pytest.approx(0.5, abs=0.12)
+    measured = second_half([now for now, event, _ in rows if isinstance(event, e.Trained)], half, 32)
+    again = [step.ended for step in simulate(found, "multi-version").measures.steps]
+    assert second_half(again, half, 32) == pytest.approx(measured, rel=0.05)
+
+
+def test_what_comes_after_the_middle_is_not_looked_at() -> None:
+    _, rows = recorded()
+    half = middle(rows)
+    cut = next(i for i, (_, event, _) in enumerate(rows) if isinstance(event, e.Trained) and event.version == half)
+    late = [(now * 3, event, commands) for now, event, commands in rows[cut + 1 :]]
+    assert calibrate(rows[: cut + 1] + late, SETTINGS, 0.0, "x", half) == calibrate(rows, SETTINGS, 0.0, "x", half)
+
+
+def test_too_short_a_run_is_refused() -> None:
+    with pytest.raises(SettingsError, match="at least 8"):
+        middle(recorded()[1][:200])
+
+
+def test_least_squares_without_negative_terms() -> None:
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(50), rng.uniform(1, 9, 50)])
+    assert not_negative(x, x @ np.array([2.0, 3.0])) == pytest.approx((2.0, 3.0))
+    assert not_negative(x, x @ np.array([-5.0, 3.0]))[0] == 0.0
+    assert not_negative(x, x @ np.array([9.0, -0.1]))[1] == 0.0
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_correlation_is_estimated(rho: float) -> None:
+    rng = np.random.default_rng(1)
+    z = np.sqrt(rho) * rng.standard_normal((800, 1)) + np.sqrt(1 - rho) * rng.standard_normal((800, 6))
+    assert correlation(np.round(50 * np.exp(z)).astype(int).tolist()) == pytest.approx(rho, abs=0.05)
+
+
+def test_the_command_calibrates_on_a_run_directory(tmp_path: Path) -> None:
+    """A recorded directory: fitted, replayed with the same commands, its second half predicted."""
+    directory = write_scheduled_run(tmp_path / "run", 5)
+    done = CliRunner().invoke(
+        app, ["simulate", "--calibrate", str(directory), "--schedules", "multi-version", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["calibration"]
+    assert found["twin"]["same"] is True
+    assert found["twin"]["events"] > 100
+    assert found["second_half_measured"] > 0

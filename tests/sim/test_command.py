@@ -1,0 +1,68 @@
+"""`offbeat simulate`: one JSON object, a page, a sweep with its best point; bad input is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from offbeat.cli import app
+from offbeat.errors import SettingsError
+from offbeat.sim.sweep import Point, axes, best, variants
+from tests.sim.clusters import cluster
+
+SMALL = ["--set", "schedule.train_batch_size=64", "--set", "run.iterations=8", "--set", "run.warmup=2"]
+SWEEP = ["--sweep", "schedule.max_staleness=1,3", "--sweep", "learner_share=0.25,0.5"]
+KEYS = {
+    "step_minutes", "rollout_only_minutes", "trajectories_per_second", "tokens_per_second", "slots_busy", "bubble",
+    "staleness_mean", "staleness_max", "staleness_histogram", "learner_idle", "moved_bytes",
+}  # fmt: skip
+
+
+def test_json_page_and_sweep(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(
+        app,
+        ["simulate", "dora-64", *SMALL, "--schedules", "multi-version,sync", "--json", "--out", str(page), *SWEEP],
+    )
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert set(result["schedules"]) == {"multi-version", "sync"}
+    assert all(set(found) >= KEYS for found in result["schedules"].values())
+    assert result["accelerators"] == 64
+    assert result["events"] > 1000
+    assert result["wall_seconds"] > 0
+    assert len(result["sweep"]["points"]) == 4
+    assert result["sweep"]["best"] in [point["values"] for point in result["sweep"]["points"]]
+    text = page.read_text()
+    for words in ("multi-version: lanes", "sync: slots and learner", "Best:", "Staleness of what was trained on"):
+        assert words in text
+    assert "http" not in text.split("<script>")[0].replace("http://www.w3.org", "")
+
+
+def test_best_is_the_fastest_and_of_equals_the_freshest() -> None:
+    def point(k: int, rate: float, stale: float) -> Point:
+        result = {"trajectories_per_second": rate, "staleness_mean": stale, "learner_idle": 0.0, "slots_busy": 0.5}
+        return Point({"schedule.max_staleness": k}, result)
+
+    chosen, why = best([point(1, 5.0, 1.0), point(2, 9.95, 1.5), point(4, 10.0, 3.0)])
+    assert chosen.values == {"schedule.max_staleness": 2}
+    assert "learner never waits" in why
+
+
+def test_sweeps_that_cannot_be() -> None:
+    for text in ("nonsense", "=1", "a="):
+        with pytest.raises(SettingsError):
+            axes([text])
+    with pytest.raises(SettingsError, match="no section"):
+        variants(cluster(), axes(["nowhere.key=1"]))
+    with pytest.raises(SettingsError):
+        variants(cluster(), axes(["learner_share=2"]))
+    assert len(variants(cluster(), axes(["all"]))) == 36
+
+
+def test_a_page_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["simulate", "dora-64", *SMALL, "--out", str(tmp_path / "no" / "page.html")])
+    assert isinstance(done.exception, SettingsError)

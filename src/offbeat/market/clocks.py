@@ -1,8 +1,8 @@
 """Clocks: when each firm may reprice. *Who acts at an instant acts at once, on what was seen before it.*
 
-`Clock` says whose ticks come when; `Ticks` holds the next tick of every firm of every market and moves all markets to their next
-event together. Competing exponential clocks are uniformisation written the other way round: the same law. Periodic ticks are
-counted, not added up, so they do not drift. Nothing here knows prices.
+`Clock` says whose ticks come when; `Ticks` holds the next tick of every firm of every market and moves all markets to
+their next event together. Competing exponential clocks are uniformisation written the other way round: the same law.
+Periodic ticks are counted, not added up, so they do not drift. Nothing here knows prices.
 """
 
 from __future__ import annotations

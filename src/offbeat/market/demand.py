@@ -1,8 +1,8 @@
 """Demand: how much each firm sells per unit of time at given prices. Five models, one interface.
 
-Arrays are firm-major: prices are (n, ...) and quantities come back in that shape; trailing axes are independent markets. `level` is the
-state of a demand shock, 0 at rest; it adds to the quality (or the intercept) of every inside good.
-A demand model knows neither costs nor time.
+Arrays are firm-major: prices are (n, ...) and quantities come back in that shape; trailing axes are independent
+markets. `level` is the state of a demand shock, 0 at rest; it adds to the quality (or the intercept) of every inside
+good. A demand model knows neither costs nor time.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class Hotelling:
-    """Two firms at the ends of a line of length 1; value v_i, transport cost `transport` per unit of way; buyers may stay away."""
+    """Two firms at the ends of a line of length 1; value v_i, transport cost `transport` per unit of way; buyers may
+    stay away.
+    """
 
     quality: tuple[float, ...] = (1.75, 1.75)
     transport: float = 1.0
@@ -159,7 +161,8 @@ class Hotelling:
 
 @dataclass(frozen=True)
 class Ces:
-    """Constant elasticity of substitution s > 1: p_i q_i = Y w_i p_i^{1-s} / (sum_j w_j p_j^{1-s} + w_0); weights w_i = e^{quality_i}.
+    """Constant elasticity of substitution s > 1: p_i q_i = Y w_i p_i^{1-s} / (sum_j w_j p_j^{1-s} + w_0); weights w_i
+    = e^{quality_i}.
 
     `outside` is w_0; it must be above 0 for a finite joint-profit price.
     """

@@ -12,7 +12,9 @@ from offbeat.market.demand import Array, Demand, Logit
 
 @dataclass(frozen=True)
 class Industry:
-    """`cost` is each firm's constant unit cost. Default: Calvano et al. 2020 (logit, a = 2, mu = .25, a_0 = 0, c = 1)."""
+    """`cost` is each firm's constant unit cost. Default: Calvano et al. 2020 (logit, a = 2, mu = .25, a_0 = 0, c =
+    1).
+    """
 
     demand: Demand = field(default_factory=Logit)
     cost: tuple[float, ...] = (1.0, 1.0)
@@ -30,7 +32,9 @@ class Industry:
         return self.demand.firms
 
     def flow(self, prices: Array, level: Array | float = 0.0) -> Array:
-        """Profit flow (p_i - c_i) q_i per unit of time; `prices` and result (n, ...), `level` a demand shock's state."""
+        """Profit flow (p_i - c_i) q_i per unit of time; `prices` and result (n, ...), `level` a demand shock's
+        state.
+        """
         margin = prices - np.asarray(self.cost).reshape(-1, *([1] * (prices.ndim - 1)))
         margin *= self.demand.quantities(prices, level)
         return margin

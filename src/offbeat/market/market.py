@@ -6,10 +6,10 @@
         prices = policy(decision)          # (rows,): the new price of decision.firm[r] in decision.market[r]
         decision = market.step(prices)
 
-A decision has one row per firm that acts: M rows where clocks never meet, n * M under a shared clock, a varying number where periodic
-clocks meet; rows are firm-major where several firms of a market act. Profit is integrated exactly: prices are constant between events.
-Markets never end; `restart` begins some anew (an episode). *What a firm sees was in force at its own time minus its latency.*
-This file knows no learner and no equilibrium.
+A decision has one row per firm that acts: M rows where clocks never meet, n * M under a shared clock, a varying number
+where periodic clocks meet; rows are firm-major where several firms of a market act. Profit is integrated exactly:
+prices are constant between events. Markets never end; `restart` begins some anew (an episode). *What a firm sees was
+in force at its own time minus its latency.* This file knows no learner and no equilibrium.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ RHO = float(-np.log(0.95))
 class Decision:
     """Who acts now and what they know; arrays are fresh at each step and safe to keep. Times in units of time.
 
-    market, firm   (rows,)    integer indexes
-    now            (rows,)    time since the market's start
-    seen           (rows, n)  prices: column 0 own, column k those of firm (firm + k) mod n, as old as latency makes them
-    age            (rows, n)  now - time at which the seen price was posted; column 0 equals `elapsed`
-    elapsed        (rows,)    tau: time since the firm's previous decision (since the start, if `first`)
-    profit         (rows,)    integral over these tau of e^{-rho s} profit flow, s from the previous decision; money
-    first          (rows,)    the firm's first decision since the start: no earlier action to credit with `profit`
+    market, firm   (rows,)    integer indexes now            (rows,)    time since the market's start seen
+    (rows, n)  prices: column 0 own, column k those of firm (firm + k) mod n, as old as latency makes them age
+    (rows, n)  now - time at which the seen price was posted; column 0 equals `elapsed` elapsed        (rows,)    tau:
+    time since the firm's previous decision (since the start, if `first`) profit         (rows,)    integral over these
+    tau of e^{-rho s} profit flow, s from the previous decision; money first          (rows,)    the firm's first
+    decision since the start: no earlier action to credit with `profit`
     """
 
     market: Index
@@ -61,13 +60,14 @@ class Decision:
 class Market:
     """`markets` copies of an industry, each with its own time.
 
-    Parameters: `clock` (see Clock; rates may differ by market: shape (M,)), `latency` (see Latency; (n, n, M) for each market),
-    `rho` discount rate per unit of time, 0 for none, a number or (M,), `box` (lowest, highest) allowed price, a number each,
-    `initial` prices in force at the start, (n,) or (n, M), drawn uniformly from the box where None, `shocks` of demand, `seed`.
-    The same seed gives the same course under the same prices. Raises SettingsError for what cannot be.
+    Parameters: `clock` (see Clock; rates may differ by market: shape (M,)), `latency` (see Latency; (n, n, M) for each
+    market), `rho` discount rate per unit of time, 0 for none, a number or (M,), `box` (lowest, highest) allowed price,
+    a number each, `initial` prices in force at the start, (n,) or (n, M), drawn uniformly from the box where None,
+    `shocks` of demand, `seed`. The same seed gives the same course under the same prices. Raises SettingsError for
+    what cannot be.
 
-    For diagnostics, not for policies: `prices`, `flow`, `earned` (n, M): prices in force, profit flow, undiscounted profit since
-    the start; `now` (M,): time; `level` (M,): state of the demand shocks.
+    For diagnostics, not for policies: `prices`, `flow`, `earned` (n, M): prices in force, profit flow, undiscounted
+    profit since the start; `now` (M,): time; `level` (M,): state of the demand shocks.
     """
 
     def __init__(
@@ -115,14 +115,18 @@ class Market:
         return 0.0 if self._levels is None else self._levels.level
 
     def reset(self) -> Decision:
-        """Start all markets and return the first decision of each. Later calls go on with the random streams: a new start."""
+        """Start all markets and return the first decision of each. Later calls go on with the random streams: a new
+        start.
+        """
         everywhere = np.ones(self.markets, dtype=bool)
         self._begin(everywhere)
         self._decision = self._look(slice(None))
         return self._decision
 
     def restart(self, where: Mask) -> Decision:
-        """Start the markets `where` (M,) anew; the present decision of all markets, theirs replaced, the others' as they were."""
+        """Start the markets `where` (M,) anew; the present decision of all markets, theirs replaced, the others' as
+        they were.
+        """
         old, old_at = self._present(), self._ticks.at
         self._begin(where)
         ticks = self._ticks
@@ -147,7 +151,8 @@ class Market:
     def step(self, prices: Array) -> Decision:
         """Post `prices` (rows,) for the present decision and move every market to its next.
 
-        Raises SettingsError, before anything changes, where a price is not a number inside the box or rows do not match.
+        Raises SettingsError, before anything changes, where a price is not a number inside the box or rows do not
+        match.
         """
         self._check_prices(self._present(), prices)
         ticks = self._ticks
@@ -198,7 +203,9 @@ class Market:
         self._accrue(now - since)
 
     def _accrue(self, lapse: Array) -> None:
-        """Add the integral over `lapse` (M,) of the constant flow: (1 - e^{-rho lapse}) / rho, at each firm's own worth."""
+        """Add the integral over `lapse` (M,) of the constant flow: (1 - e^{-rho lapse}) / rho, at each firm's own
+        worth.
+        """
         decay = np.expm1(-self.rho * lapse)
         weight = decay / self._divisor
         if self._any_undiscounted:

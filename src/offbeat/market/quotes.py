@@ -1,8 +1,10 @@
-"""Observation latency: what firm i knows of firm j's price at time t. *Nobody sees the future; nobody sees later than its lag allows.*
+"""Observation latency: what firm i knows of firm j's price at time t. *Nobody sees the future; nobody sees later than
+its lag allows.*
 
-With lag D, a look at t shows the price in force at t - D (before the start: the initial price). A constant law has D = mean; a random
-law draws D at each look, and a firm never forgets a newer price it has seen: the instant it sees up to never goes back.
-`Quotes` keeps snapshots of all prices, one per event, in a ring that grows where latency needs more; the slot is the same for all markets.
+With lag D, a look at t shows the price in force at t - D (before the start: the initial price). A constant law has D =
+mean; a random law draws D at each look, and a firm never forgets a newer price it has seen: the instant it sees up to
+never goes back. `Quotes` keeps snapshots of all prices, one per event, in a ring that grows where latency needs more;
+the slot is the same for all markets.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ class Quotes:
         self._upto = np.full((firms, firms, markets), -np.inf).reshape(-1)  # random laws: instant already seen up to
 
     def start(self, where: Mask, prices: Array) -> None:
-        """Forget the past of the markets `where` (M,); `prices` (n, M) have been in force for ever, posted at time 0."""
+        """Forget the past of the markets `where` (M,); `prices` (n, M) have been in force for ever, posted at time
+        0.
+        """
         self._times[:, where] = -np.inf
         self._prices[:, :, where] = prices[:, where]
         self._posted[:, :, where] = 0.0

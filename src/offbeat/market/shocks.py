@@ -1,4 +1,5 @@
-"""Demand shocks: the level of demand jumps at instants of its own, and stays put between them, so that profit stays exact.
+"""Demand shocks: the level of demand jumps at instants of its own, and stays put between them, so that profit stays
+exact.
 
 The level adds to every inside good's quality or intercept (see `demand`). Firms do not observe it. It knows no prices.
 """
@@ -11,12 +12,13 @@ import numpy as np
 
 from offbeat.errors import SettingsError
 from offbeat.market.clocks import Mask
-from offbeat.market.demand import Array
 
 
 @dataclass(frozen=True)
 class Wander:
-    """At Poisson instants of `rate` the level z becomes persistence z + scale sqrt(1 - persistence^2) N(0, 1): AR(1), SD `scale`."""
+    """At Poisson instants of `rate` the level z becomes persistence z + scale sqrt(1 - persistence^2) N(0, 1): AR(1),
+    SD `scale`.
+    """
 
     rate: float
     scale: float

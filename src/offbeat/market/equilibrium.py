@@ -1,0 +1,307 @@
+"""Static Nash and joint-profit (cartel) prices, each with a residual and an interval that is proved to hold it.
+
+What an interval certifies: the exact price lies in it, and no other does. For Nash prices, because the best-response
+map contracts with a slope L < 1 over all prices: |p - p*| <= |BR(p) - p| / (1 - L). For cartel prices, because the
+joint optimum is the one root of an increasing function whose sign changes within it, or the maximum of a concave
+quadratic. Evaluated in double precision; ROUNDING is added on both sides for it. docs/market.md has the derivations.
+Knows no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from offbeat.errors import SettingsError
+from offbeat.market.demand import Array, Ces, Homogeneous, Hotelling, Linear, Logit
+from offbeat.market.industry import Industry
+
+ROUNDING = 1e-12
+"""Relative slack for rounding, far above what a few dozen operations in double precision lose."""
+
+
+@dataclass(frozen=True)
+class Certified:
+    """`prices`, `profits` (n,); `residual`: how far the conditions are from holding, in price; `interval` (n, 2);
+    `why`: the proof.
+    """
+
+    prices: Array
+    profits: Array
+    residual: float
+    interval: Array
+    slope: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The two ends of the profit gain of an industry."""
+
+    industry: Industry
+    nash: Certified
+    cartel: Certified
+
+
+def solve(industry: Industry) -> Benchmark:
+    """Nash and cartel of any of the five demand models. Raises SettingsError where there is none of the kind certified
+    here.
+    """
+    demand = industry.demand
+    if isinstance(demand, Logit):
+        nash, cartel = _logit_nash(industry, demand), _logit_cartel(industry, demand)
+    elif isinstance(demand, Linear):
+        nash, cartel = _linear_nash(industry, demand), _linear_cartel(industry, demand)
+    elif isinstance(demand, Hotelling):
+        nash, cartel = _hotelling_nash(industry, demand), _hotelling_cartel(industry, demand)
+    elif isinstance(demand, Ces):
+        nash, cartel = _ces_nash(industry, demand), _ces_cartel(industry, demand)
+    elif isinstance(demand, Homogeneous):
+        nash, cartel = _homogeneous_nash(industry, demand), _homogeneous_cartel(industry, demand)
+    else:
+        raise SettingsError(f"demand: no certified solver for {type(demand).__name__}")
+    return Benchmark(industry, nash, cartel)
+
+
+def log_lambert(y: Array) -> Array:
+    """W(e^y): the w > 0 with w + ln w = y, by Newton's method, without overflow."""
+    y = np.asarray(y, dtype=np.float64)
+    w = np.where(y > 1, np.maximum(y - np.log(np.maximum(y, 1.0)), 0.5), np.exp(np.minimum(y, 1.0)))
+    for _ in range(60):
+        following = w * (1 + y - np.log(w)) / (1 + w)
+        if np.allclose(following, w, rtol=1e-16, atol=0):
+            break
+        w = following
+    return w
+
+
+def _contracted(
+    industry: Industry, respond: Callable[[Array], Array], start: Array, slope: float, why: str, logs: bool = False
+) -> Certified:
+    """Iterate a best-response map that contracts with `slope` (in log price if `logs`), and bound what is left."""
+    prices = start
+    for _ in range(10_000):
+        following = respond(prices)
+        done = float(np.abs(following - prices).max()) <= 4e-16 * float(np.abs(prices).max())
+        prices = following
+        if done:
+            break
+    answer = respond(prices)
+    residual = float(np.abs(answer - prices).max())
+    if logs:
+        left = float(np.abs(np.log(answer / prices)).max()) + ROUNDING
+        interval = np.stack([prices * np.exp(-left / (1 - slope)), prices * np.exp(left / (1 - slope))], axis=1)
+    else:
+        left = (residual + ROUNDING * float(np.abs(prices).max())) / (1 - slope)
+        interval = np.stack([prices - left, prices + left], axis=1)
+    return Certified(prices, industry.flow(prices), residual, interval, slope, why)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """An interval, as short as doubles allow, with function(low) < 0 <= function(high) for an increasing function."""
+    while True:
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            return low, high
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
+
+
+def _logit_nash(industry: Industry, demand: Logit) -> Certified:
+    """BR_i = c_i + mu (1 + W(e^{(a_i - c_i)/mu - 1} / B_i)); row i of its slope sums to q_i (1 - q_0 / (1 - q_i)) <
+    q_i.
+    """
+    quality, cost, mu = np.array(demand.quality), np.array(industry.cost), demand.mu
+    demand.check(float(cost.min()))
+    if industry.firms == 1 and not np.isfinite(demand.outside):
+        raise SettingsError("outside: -inf leaves a single firm without a finite price; give a number")
+
+    def respond(prices: Array) -> Array:
+        drawn = (quality - prices) / mu
+        terms = np.where(np.eye(len(cost), dtype=bool), demand.outside / mu, drawn[None, :])  # own place: outside good
+        top = terms.max(axis=1)
+        rivals = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
+        return cost + mu * (1 + log_lambert((quality - cost) / mu - 1 - rivals))
+
+    if np.isfinite(demand.outside):
+        alone = log_lambert((quality - cost - demand.outside) / mu - 1)
+        slope, where = float((alone / (1 + alone)).max()), "all prices"  # share of a firm without rivals, at its best
+    else:
+        cap = float(cost.max() + 40 * mu * industry.firms)
+        with_dear_rivals = respond(np.full(len(cost), cap))
+        slope = float((1 - mu / (with_dear_rivals - cost)).max())
+        where = f"all prices up to {cap:g}"
+    why = f"the best-response map contracts with slope {slope:.6f} over {where}: one equilibrium, and it lies in the interval"
+    return _contracted(industry, respond, cost + 2 * mu, slope, why)
+
+
+def _logit_cartel(industry: Industry, demand: Logit) -> Certified:
+    """One markup m for all: m / mu = 1 + sum_i e^{(a_i - c_i - a_0 - m)/mu}; the left minus the right increases in
+    m.
+    """
+    if not np.isfinite(demand.outside):
+        raise SettingsError("outside: -inf (no outside good) leaves no finite joint-profit price; give a number")
+    cost, mu = np.array(industry.cost), demand.mu
+    drawn = (np.array(demand.quality) - cost - demand.outside) / mu
+    top = float(drawn.max())
+    spread = float(np.exp(drawn - top).sum())
+
+    def gap(x: float) -> float:
+        return x - 1 - spread * float(np.exp(top - x))
+
+    low, high = _root(gap, 1.0, 2.0 + max(0.0, top) + float(np.log(spread)) + 1.0)
+    return _bracketed(
+        industry, cost + mu * low, cost + mu * high, "one markup, the only root of an increasing function"
+    )
+
+
+def _bracketed(industry: Industry, low: Array, high: Array, why: str) -> Certified:
+    prices = 0.5 * (low + high)
+    slack = ROUNDING * float(np.abs(prices).max())
+    interval = np.stack([low - slack, high + slack], axis=1)
+    residual = float((high - low).max())
+    return Certified(prices, industry.flow(prices), residual, interval, 0.0, f"{why}, whose sign changes within")
+
+
+def _linear_nash(industry: Industry, demand: Linear) -> Certified:
+    """BR_i = (a_i + c_i - d s_i / (1 + (n - 2) d)) / 2 with s_i = sum_{j != i} (a_j - p_j); profit is concave in own
+    price.
+    """
+    quality, cost, d, n = np.array(demand.quality), np.array(industry.cost), demand.substitution, industry.firms
+    share = d / (1 + (n - 2) * d) if n > 1 else 0.0
+
+    def respond(prices: Array) -> Array:
+        surplus = quality - prices
+        return 0.5 * (quality + cost - share * (surplus.sum() - surplus))
+
+    slope = 0.5 * share * (n - 1)
+    why = f"the best-response map contracts with slope {slope:.6f} while every firm sells"
+    return _selling(industry, _contracted(industry, respond, 0.5 * (quality + cost), slope, why))
+
+
+def _selling(industry: Industry, found: Certified) -> Certified:
+    """`found`, if every firm sells at it."""
+    sold = industry.demand.quantities(found.prices)
+    if not (sold > 0).all():
+        idle = int(np.argmin(sold))
+        raise SettingsError(
+            f"cost: firm {idle} with cost {industry.cost[idle]:g} would sell nothing; leave it out or lower its cost"
+        )
+    return found
+
+
+def _linear_cartel(industry: Industry, demand: Linear) -> Certified:
+    """Joint profit is a concave quadratic with its top at (a + c) / 2."""
+    prices = 0.5 * (np.array(demand.quality) + np.array(industry.cost))
+    return _selling(
+        industry, _exact(industry, prices, "the top of a concave quadratic, in closed form, while every firm sells")
+    )
+
+
+def _exact(industry: Industry, prices: Array, why: str, profits: Array | None = None) -> Certified:
+    slack = ROUNDING * float(np.abs(prices).max(initial=1.0))
+    interval = np.stack([prices - slack, prices + slack], axis=1)
+    return Certified(prices, industry.flow(prices) if profits is None else profits, 0.0, interval, 0.0, why)
+
+
+def _hotelling_nash(industry: Industry, demand: Hotelling) -> Certified:
+    """BR_i = (p_j + c_i + theta + v_i - v_j) / 2 where the line is covered; profit is quasi-concave: BR is global."""
+    value, cost, way = np.array(demand.quality), np.array(industry.cost), demand.transport
+
+    def respond(prices: Array) -> Array:
+        return 0.5 * (prices[::-1] + cost + way + value - value[::-1])
+
+    why = "the best-response map contracts with slope 0.5 while the whole line buys from both firms"
+    found = _contracted(industry, respond, cost + way, 0.5, why)
+    sold = 0.5 + 0.5 * ((value - found.prices) - (value - found.prices)[::-1]) / way
+    if not ((sold > 0).all() and ((value - found.prices) / way >= sold).all()):
+        raise SettingsError(
+            f"quality: values {demand.quality} with transport {way:g} do not cover the line at the Nash prices; raise them"
+        )
+    return found
+
+
+def _hotelling_cartel(industry: Industry, demand: Hotelling) -> Certified:
+    """The marginal buyer keeps nothing: maximise sum_i (v_i - theta x_i - c_i) x_i over x_1 + x_2 <= 1, concave."""
+    value, cost, way = np.array(demand.quality), np.array(industry.cost), demand.transport
+    margin = value - cost
+    sold = np.maximum(margin, 0.0) / (2 * way)
+    if sold.sum() > 1:
+        first = float(np.clip(0.5 + (margin[0] - margin[1]) / (4 * way), 0.0, 1.0))
+        sold = np.array([first, 1 - first])
+    prices = value - way * sold
+    return _exact(
+        industry, prices, "the top of a concave quadratic in market shares, in closed form", (prices - cost) * sold
+    )
+
+
+def _ces_nash(industry: Industry, demand: Ces) -> Certified:
+    """p_i = c_i e_i / (e_i - 1), e_i = s - (s - 1) w_i; in logs row i of the slope sums to at most (s - 1) / s."""
+    if min(industry.cost) <= 0:
+        raise SettingsError("cost: CES demand needs costs above 0 (a price is a markup on cost)")
+    if industry.firms == 1 and demand.outside == 0:
+        raise SettingsError("outside: 0 leaves a single firm without a finite price; give a number above 0")
+    weight, cost, s = np.exp(np.array(demand.quality)), np.array(industry.cost), demand.elasticity
+
+    def respond(prices: Array) -> Array:
+        spent = weight * prices ** (1 - s)
+        rivals = spent.sum() - spent + demand.outside
+
+        def one(i: int) -> float:
+            def gap(markup: float) -> float:
+                own = weight[i] * (cost[i] * markup) ** (1 - s)
+                share = own / (own + rivals[i])
+                return markup - 1 - 1 / ((s - 1) * (1 - share))
+
+            high = 2.0 + 1 / (s - 1)
+            while gap(high) < 0:
+                high *= 2
+            return float(cost[i] * _root(gap, 1.0, high)[1])
+
+        return np.array([one(i) for i in range(len(cost))])
+
+    slope = (s - 1) / s
+    why = f"in log prices the best-response map contracts with slope {slope:.6f} over all prices: one equilibrium"
+    return _contracted(industry, respond, cost * s / (s - 1), slope, why, logs=True)
+
+
+def _ces_cartel(industry: Industry, demand: Ces) -> Certified:
+    """One Lerner index m for all: m (s - (s - 1) W(m)) = 1, W the inside share; the left increases in m."""
+    if demand.outside <= 0:
+        raise SettingsError("outside: 0 (no outside good) leaves no finite joint-profit price; give a number above 0")
+    weight, cost, s = np.exp(np.array(demand.quality)), np.array(industry.cost), demand.elasticity
+
+    def gap(markup: float) -> float:
+        spent = float((weight * (cost * markup) ** (1 - s)).sum())
+        share = spent / (spent + demand.outside)
+        return markup - 1 - 1 / ((s - 1) * (1 - share))
+
+    high = 2.0
+    while gap(high) < 0:
+        high *= 2
+    low, high = _root(gap, 1.0, high)
+    return _bracketed(industry, cost * low, cost * high, "one relative markup, the only root of an increasing function")
+
+
+def _homogeneous_nash(industry: Industry, demand: Homogeneous) -> Certified:
+    """Bertrand: the price of the second lowest cost, or the cheapest firm's monopoly price where that is lower."""
+    cost = np.array(industry.cost)
+    order = np.sort(cost)
+    best = 0.5 * (demand.intercept + order[0])
+    price = min(float(order[1]), best) if len(order) > 1 else best
+    if price >= demand.intercept:
+        raise SettingsError(f"cost: {price:g} is not below the intercept {demand.intercept:g}: nobody would buy")
+    cheapest = cost == order[0]
+    profits = np.where(cheapest, (price - cost) * (demand.intercept - price) / cheapest.sum(), 0.0)
+    prices = np.maximum(cost, price)
+    why = "Bertrand's argument: undercutting goes on down to the second lowest cost (a tie goes to the lowest)"
+    return _exact(industry, prices, why, profits)
+
+
+def _homogeneous_cartel(industry: Industry, demand: Homogeneous) -> Certified:
+    """The firms of lowest cost share the monopoly profit; the others ask so much that nobody buys."""
+    cost = np.array(industry.cost)
+    cheapest = cost == cost.min()
+    prices = np.where(cheapest, 0.5 * (demand.intercept + cost.min()), np.maximum(demand.intercept, cost))
+    return _exact(industry, prices, "the top of a concave quadratic, in closed form")

@@ -74,6 +74,13 @@ class Clock:
         """All firms act together, at random instants: randomness without asynchrony."""
         return cls((Poisson(rate),), shared=True)
 
+    @property
+    def longest_wait(self) -> float:
+        """The longest mean wait between two ticks of one clock, units of time."""
+        return float(
+            max(np.max(1 / np.asarray(t.rate) if isinstance(t, Poisson) else np.asarray(t.period)) for t in self.ticks)
+        )
+
 
 class Ticks:
     """The next tick of every clock of `markets` markets, and the event all of them are at.
@@ -109,11 +116,7 @@ class Ticks:
         first = np.where(self._random[:, None], chance, self._phase)
         self._next[:, where] = first[:, where]
         self._count[:, where] = 0
-        self.now[where] = 0.0
-
-    def peek(self) -> Array:
-        """Time of the next event of every market (M,)."""
-        return self._next[0] if self.shared else self._next.min(axis=0)
+        self.now = np.where(where, 0.0, self.now)  # a decision may hold the old array
 
     @property
     def aligned(self) -> bool:
@@ -156,27 +159,31 @@ class Ticks:
             self.at = self.firm * self.markets
             self.at += self._each
 
-    def wind(self) -> None:
-        """Set the clocks of those who act at the present event to their next tick."""
+    def wind(self, where: Mask | None = None) -> None:
+        """Set the clocks of those who act at the present event (in the markets `where` (M,)) to their next tick."""
         if self.shared:
             at, now = self._each, self.now
+            rows = None if where is None else np.flatnonzero(where)
         else:
             at, now = self.at, self.by_row(self.now)
+            rows = None if where is None else np.flatnonzero(where[self.market])
+        if rows is not None:
+            at, now = at[rows], now[rows]
         if not self._all_random:
             self._count.reshape(-1)[at] += 1.0
         flat = self._next.reshape(-1)
-        mean = self._mean.reshape(-1)[at]
+        mean = self._mean.reshape(-1)
         if self._all_counted:
-            flat[at] = self._phase.reshape(-1)[at] + self._count.reshape(-1)[at] * mean
+            flat[at] = self._phase.reshape(-1)[at] + self._count.reshape(-1)[at] * mean[at]
             return
         chance = self._rng.standard_exponential(len(at))
-        chance *= mean
+        chance *= mean.take(at, mode="clip")
         chance += now
         if self._all_random:
             flat[at] = chance
             return
-        counted = self._phase.reshape(-1)[at] + self._count.reshape(-1)[at] * mean
-        flat[at] = np.where(self._random[self.firm], chance, counted)
+        counted = self._phase.reshape(-1)[at] + self._count.reshape(-1)[at] * mean[at]
+        flat[at] = np.where(self._random[at // self.markets], chance, counted)
 
 
 def _row(tick: Tick, markets: int) -> tuple[Array, Array]:

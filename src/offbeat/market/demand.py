@@ -76,15 +76,14 @@ class Logit:
 
     def quantities(self, prices: Array, level: Array | float = 0.0) -> Array:
         outside = self.outside if np.isfinite(self.outside) else 0.0
-        drawn = (_column(self.quality, prices) - outside) / self.mu - prices * (1.0 / self.mu)
+        drawn = prices * (-1.0 / self.mu)
+        drawn += (_column(self.quality, prices) - outside) / self.mu
         if np.ndim(level) or level:
             drawn += np.asarray(level) / self.mu
         np.exp(drawn, out=drawn)
-        total = drawn[0].copy() if drawn.ndim > 1 else drawn[0]
+        total = drawn[0] + (1.0 if np.isfinite(self.outside) else 0.0)
         for row in drawn[1:]:
             total = total + row
-        if np.isfinite(self.outside):
-            total = total + 1.0
         drawn /= total
         return drawn
 
@@ -125,7 +124,7 @@ class Linear:
             total = np.where(active, surplus, 0.0).sum(axis=0)
             sold = np.where(active, (surplus - d * total / (1 + (count - 1) * d)) / (1 - d), 0.0)
             active = sold > 0
-        return np.maximum(sold, 0.0)
+        return np.asarray(np.maximum(sold, 0.0))
 
     def check(self, low: float) -> None:
         del low
@@ -153,7 +152,7 @@ class Hotelling:
     def quantities(self, prices: Array, level: Array | float = 0.0) -> Array:
         surplus = (_column(self.quality, prices) + np.asarray(level) - prices) / self.transport
         reach = 0.5 + 0.5 * (surplus - surplus[::-1])
-        return np.clip(np.minimum(reach, surplus), 0.0, 1.0)
+        return np.asarray(np.clip(np.minimum(reach, surplus), 0.0, 1.0))
 
     def check(self, low: float) -> None:
         del low
@@ -187,7 +186,7 @@ class Ces:
     def quantities(self, prices: Array, level: Array | float = 0.0) -> Array:
         weight = np.exp(_column(self.quality, prices) + np.asarray(level))
         spent = weight * prices ** (1.0 - self.elasticity)
-        return self.income * spent / (spent.sum(axis=0) + self.outside) / prices
+        return np.asarray(self.income * spent / (spent.sum(axis=0) + self.outside) / prices)
 
     def check(self, low: float) -> None:
         if not low > 0:

@@ -132,7 +132,7 @@ def _logit_nash(industry: Industry, demand: Logit) -> Certified:
         with_dear_rivals = respond(np.full(len(cost), cap))
         slope = float((1 - mu / (with_dear_rivals - cost)).max())
         where = f"all prices up to {cap:g}"
-    why = f"the best-response map contracts with slope {slope:.6f} over {where}: one equilibrium, and it lies in the interval"
+    why = f"the best-response map contracts with slope {slope:.6f} over {where}: one equilibrium, in the interval"
     return _contracted(industry, respond, cost + 2 * mu, slope, why)
 
 
@@ -173,7 +173,7 @@ def _linear_nash(industry: Industry, demand: Linear) -> Certified:
 
     def respond(prices: Array) -> Array:
         surplus = quality - prices
-        return 0.5 * (quality + cost - share * (surplus.sum() - surplus))
+        return np.asarray(0.5 * (quality + cost - share * (surplus.sum() - surplus)))
 
     slope = 0.5 * share * (n - 1)
     why = f"the best-response map contracts with slope {slope:.6f} while every firm sells"
@@ -210,14 +210,14 @@ def _hotelling_nash(industry: Industry, demand: Hotelling) -> Certified:
     value, cost, way = np.array(demand.quality), np.array(industry.cost), demand.transport
 
     def respond(prices: Array) -> Array:
-        return 0.5 * (prices[::-1] + cost + way + value - value[::-1])
+        return np.asarray(0.5 * (prices[::-1] + cost + way + value - value[::-1]))
 
     why = "the best-response map contracts with slope 0.5 while the whole line buys from both firms"
     found = _contracted(industry, respond, cost + way, 0.5, why)
     sold = 0.5 + 0.5 * ((value - found.prices) - (value - found.prices)[::-1]) / way
     if not ((sold > 0).all() and ((value - found.prices) / way >= sold).all()):
         raise SettingsError(
-            f"quality: values {demand.quality} with transport {way:g} do not cover the line at the Nash prices; raise them"
+            f"quality: values {demand.quality} with transport {way:g} leave buyers out at the Nash prices; raise them"
         )
     return found
 
@@ -252,7 +252,7 @@ def _ces_nash(industry: Industry, demand: Ces) -> Certified:
             def gap(markup: float) -> float:
                 own = weight[i] * (cost[i] * markup) ** (1 - s)
                 share = own / (own + rivals[i])
-                return markup - 1 - 1 / ((s - 1) * (1 - share))
+                return float(markup - 1 - 1 / ((s - 1) * (1 - share)))
 
             high = 2.0 + 1 / (s - 1)
             while gap(high) < 0:

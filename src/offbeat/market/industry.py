@@ -37,7 +37,7 @@ class Industry:
         """
         margin = prices - np.asarray(self.cost).reshape(-1, *([1] * (prices.ndim - 1)))
         margin *= self.demand.quantities(prices, level)
-        return margin
+        return np.asarray(margin)
 
 
 def calvano(firms: int = 2) -> Industry:

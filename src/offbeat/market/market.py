@@ -25,6 +25,7 @@ from offbeat.eventtime.streams import stream_seed
 from offbeat.market.clocks import Clock, Index, Mask, Numbers, Ticks
 from offbeat.market.demand import Array
 from offbeat.market.industry import Industry
+from offbeat.market.limits import check_box, check_prices, checked_initial, checked_rates
 from offbeat.market.quotes import Latency, Quotes
 from offbeat.market.shocks import Levels, Shocks
 
@@ -67,7 +68,10 @@ class Market:
     what cannot be.
 
     For diagnostics, not for policies: `prices`, `flow`, `earned` (n, M): prices in force, profit flow, undiscounted
-    profit since the start; `now` (M,): time; `level` (M,): state of the demand shocks.
+    profit since the start (these change with the next step: copy what you keep); `now` (M,): time; `level` (M,): state
+    of the demand shocks. With a `horizon`, `closing` (n, M) holds, once a market's event lies at or past it, the
+    profit of each firm from its last decision before the horizon up to the horizon: what an episode that is cut there
+    still owes.
     """
 
     def __init__(
@@ -81,12 +85,15 @@ class Market:
         box: tuple[float, float] = (1.0, 2.5),
         initial: Array | None = None,
         shocks: Shocks | None = None,
+        horizon: float | None = None,
         seed: int = 0,
     ) -> None:
+        if horizon is not None and not horizon > 0:
+            raise SettingsError(f"horizon: {horizon} must be above 0 units of time")
         if markets < 1:
             raise SettingsError(f"markets: {markets}; there must be at least 1")
         self.industry, self.firms, self.markets, self.box = industry, industry.firms, markets, check_box(box, industry)
-        self.rho = _rates(rho, markets)
+        self.rho = checked_rates(rho, markets)
         self._shape = shape = (self.firms, markets)
         rng = [
             np.random.default_rng(stream_seed(seed, "market", part)) for part in ("clocks", "quotes", "start", "shocks")
@@ -95,14 +102,16 @@ class Market:
         self._quotes = Quotes(latency or Latency(), self.firms, markets, rng[1])
         self._rng = rng[2]
         self._levels = None if shocks is None else Levels(shocks, markets, rng[3])
-        self._initial = None if initial is None else self._checked_initial(initial)
+        self._initial = None if initial is None else checked_initial(initial, shape, self.box)
         self._undiscounted = self.rho == 0
         self._any_undiscounted = bool(self._undiscounted.any())
-        self._divisor = np.where(self._undiscounted, 1.0, -self.rho)
+        self._minus_rho, self._scale = -self.rho, -1.0 / np.where(self._undiscounted, 1.0, self.rho)
         self.prices, self.flow, self.earned = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self._posted, self._owed, self._worth = np.zeros(shape), np.zeros(shape), np.ones(shape)
         self._acted = np.zeros(shape, dtype=bool)
         self._decision: Decision | None = None
+        self._horizon = horizon
+        self.closing = np.full(shape, np.nan)
 
     @property
     def now(self) -> Array:
@@ -124,49 +133,57 @@ class Market:
         return self._decision
 
     def restart(self, where: Mask) -> Decision:
-        """Start the markets `where` (M,) anew; the present decision of all markets, theirs replaced, the others' as
-        they were.
+        """Start the markets `where` (M,) anew; the present decision of all, theirs replaced, the others' as they
+        were.
         """
-        old, old_at = self._present(), self._ticks.at
+        old, old_at = self.present, self._ticks.at
         self._begin(where)
+        self._decision = self._merged(old, old_at, where)
+        return self._decision
+
+    def step(self, prices: Array, where: Mask | None = None) -> Decision:
+        """Post `prices` (rows,) for the present decision and move every market to its next.
+
+        With `where` (M,) only those markets move; prices of the other markets' rows are ignored and their decision
+        stays. Raises SettingsError, before anything changes, where a price is not a number inside the box or rows do
+        not match.
+        """
+        old, ticks = self.present, self._ticks
+        at, now, posted = ticks.at, ticks.by_row(ticks.now), prices
+        if where is not None:
+            rows = np.flatnonzero(where[old.market])
+            at, now, posted = at[rows], now[rows], prices[rows] if prices.shape == old.now.shape else prices
+        check_prices(posted, len(at), self.box)
+        self.prices.reshape(-1)[at] = posted
+        self._posted.reshape(-1)[at] = now
+        self._acted.reshape(-1)[at] = True
+        self._quotes.record(ticks.now, self.prices, self._posted)
+        self.flow = self.industry.flow(self.prices, self.level)
+        old_at = ticks.at
+        ticks.wind(where)
+        ticks.find()
+        if where is not None:
+            ticks.lapse = np.where(where, ticks.lapse, 0.0)
+        self._pass()
+        self._decision = self._look(slice(None)) if where is None else self._merged(old, old_at, where)
+        return self._decision
+
+    def _merged(self, old: Decision, old_at: Index, where: Mask) -> Decision:
+        """The present decision: looked at anew in the markets `where`, `old` elsewhere."""
         ticks = self._ticks
         rows = np.flatnonzero(where[ticks.market])
         new = self._look(rows)
         place = np.zeros(self.firms * self.markets, dtype=np.intp)
         place[old_at] = np.arange(len(old_at))
-        kept = place[ticks.at]  # row of the old decision; of no meaning for rows of restarted markets
+        kept = place[ticks.at]  # row of the old decision; of no meaning for rows looked at anew
 
-        def merged(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+        def merge(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
             both = before[kept]
             both[rows] = after
             return both
 
-        self._decision = Decision(
-            ticks.market,
-            ticks.firm,
-            *(merged(getattr(old, name), getattr(new, name)) for name in Decision.__slots__[2:]),
-        )
-        return self._decision
-
-    def step(self, prices: Array) -> Decision:
-        """Post `prices` (rows,) for the present decision and move every market to its next.
-
-        Raises SettingsError, before anything changes, where a price is not a number inside the box or rows do not
-        match.
-        """
-        self._check_prices(self._present(), prices)
-        ticks = self._ticks
-        at = ticks.at
-        self.prices.reshape(-1)[at] = prices
-        self._posted.reshape(-1)[at] = ticks.by_row(ticks.now)
-        self._acted.reshape(-1)[at] = True
-        self._quotes.record(ticks.now, self.prices, self._posted)
-        self.flow = self.industry.flow(self.prices, self.level)
-        ticks.wind()
-        ticks.find()
-        self._pass()
-        self._decision = self._look(slice(None))
-        return self._decision
+        fields = (merge(getattr(old, name), getattr(new, name)) for name in Decision.__slots__[2:])
+        return Decision(ticks.market, ticks.firm, *fields)
 
     def _begin(self, where: Mask) -> None:
         ticks = self._ticks
@@ -178,6 +195,7 @@ class Market:
             self.prices[:, where] = self._initial[:, where]
         for array, value in ((self._posted, 0), (self._owed, 0), (self._worth, 1), (self._acted, 0), (self.earned, 0)):
             array[:, where] = value
+        self.closing[:, where] = np.nan
         ticks.start(where)
         if self._levels is not None:
             self._levels.start(where)
@@ -189,25 +207,41 @@ class Market:
 
     def _pass(self) -> None:
         """Let the time since the last event pass: accrue profit, through every demand shock on the way."""
-        lapse = self._ticks.lapse
+        now, lapse = self._ticks.now, self._ticks.lapse
         if self._levels is None:
+            if self._horizon is not None and (now >= self._horizon).any():
+                self._close(now - lapse, now)
             self._accrue(lapse)
             return
-        now, levels = self._ticks.now, self._levels
-        since = now - lapse
+        levels, since = self._levels, now - lapse
         while (due := levels.next < now).any():
-            self._accrue(np.where(due, levels.next - since, 0.0))
-            since = np.where(due, levels.next, since)
+            until = np.where(due, levels.next, since)
+            self._close(since, until)
+            self._accrue(until - since)
+            since = until
             levels.change(due)
             self.flow = self.industry.flow(self.prices, levels.level)
+        self._close(since, now)
         self._accrue(now - since)
+
+    def _close(self, since: Array, until: Array) -> None:
+        """Where the horizon lies in [since, until], both (M,): what each firm is owed at it."""
+        if self._horizon is None:
+            return
+        crossed = (until >= self._horizon) & (since < self._horizon)
+        owed = self._owed + self._worth * self._weight(np.where(crossed, self._horizon - since, 0.0)) * self.flow
+        self.closing[:, crossed] = owed[:, crossed]
+
+    def _weight(self, lapse: Array) -> Array:
+        """(1 - e^{-rho lapse}) / rho, lapse where rho is 0; (M,)."""
+        return np.where(self._undiscounted, lapse, np.expm1(self._minus_rho * lapse) * self._scale)
 
     def _accrue(self, lapse: Array) -> None:
         """Add the integral over `lapse` (M,) of the constant flow: (1 - e^{-rho lapse}) / rho, at each firm's own
         worth.
         """
-        decay = np.expm1(-self.rho * lapse)
-        weight = decay / self._divisor
+        decay = np.expm1(self._minus_rho * lapse)
+        weight = decay * self._scale
         if self._any_undiscounted:
             weight = np.where(self._undiscounted, lapse, weight)
         self.earned += self.flow * lapse
@@ -221,10 +255,10 @@ class Market:
         market, firm, at = ticks.market[rows], ticks.firm[rows], ticks.at[rows]
         now = ticks.by_row(ticks.now)[rows]
         seen, posted = np.empty((self.firms, len(at))), np.empty((self.firms, len(at)))
-        seen[0], posted[0] = self.prices.reshape(-1)[at], self._posted.reshape(-1)[at]
+        self.prices.reshape(-1).take(at, out=seen[0], mode="clip")
+        self._posted.reshape(-1).take(at, out=posted[0], mode="clip")
         for step in range(1, self.firms):
-            other = firm + step
-            other -= self.firms * (other >= self.firms)
+            other = 1 - firm if self.firms == 2 else (firm + step) % self.firms
             if self._quotes.instant:
                 there = other * self.markets + market
                 seen[step], posted[step] = self.prices.reshape(-1)[there], self._posted.reshape(-1)[there]
@@ -233,57 +267,15 @@ class Market:
                 seen[step], posted[step] = self._quotes.see(firm, other, market, now, aligned)
         np.subtract(now, posted, out=posted)
         owed = self._owed.reshape(-1)
-        profit = owed[at]
+        profit = owed.take(at, mode="clip")
         owed[at] = 0.0
         self._worth.reshape(-1)[at] = 1.0
-        first = ~self._acted.reshape(-1)[at]
+        first = ~self._acted.reshape(-1).take(at, mode="clip")
         return Decision(market, firm, now, seen.T, posted.T, posted[0], profit, first)
 
-    def _present(self) -> Decision:
+    @property
+    def present(self) -> Decision:
+        """The decision the markets are at."""
         if self._decision is None:
             raise SettingsError("market: not started; call reset() first")
         return self._decision
-
-    def _check_prices(self, decision: Decision, prices: Array) -> None:
-        if prices.shape != decision.market.shape:
-            raise SettingsError(
-                f"prices: shape {prices.shape}, the decision has {len(decision)} rows; give one price a row"
-            )
-        low, high = self.box
-        if not (prices.min() >= low and prices.max() <= high):
-            wrong = prices[~((prices >= low) & (prices <= high))][0]
-            raise SettingsError(f"prices: {wrong} is outside the box [{low}, {high}]; clip what a policy says")
-
-    def _checked_initial(self, initial: Array) -> Array:
-        values = np.asarray(initial, dtype=np.float64)
-        if values.ndim == 1:
-            values = values[:, None]
-        if values.shape not in ((self.firms, 1), self._shape):
-            raise SettingsError(f"initial: shape {np.shape(initial)}; give ({self.firms},) or {self._shape}")
-        low, high = self.box
-        if not ((values >= low) & (values <= high)).all():
-            raise SettingsError(f"initial: prices must lie in the box [{low}, {high}]")
-        return np.broadcast_to(values, self._shape).copy()
-
-
-def check_box(box: tuple[float, float], industry: Industry) -> tuple[float, float]:
-    """`box` as it is if prices in it make sense for the industry, else SettingsError."""
-    low, high = box
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise SettingsError(f"box: [{low}, {high}] must be two finite prices, the lower first")
-    worst = max(industry.cost)
-    if worst >= high:
-        raise SettingsError(
-            f"cost: {worst} is not below the highest price allowed, {high}; raise the box or lower the cost"
-        )
-    industry.demand.check(low)
-    return float(low), float(high)
-
-
-def _rates(rho: Numbers, markets: int) -> Array:
-    rates = np.asarray(rho, dtype=np.float64)
-    if not (np.isfinite(rates).all() and (rates >= 0).all()):
-        raise SettingsError("rho: every discount rate must be a finite number, 0 or more")
-    if rates.ndim and rates.shape != (markets,):
-        raise SettingsError(f"rho: shape {rates.shape}; give one number, or one for each of {markets} markets")
-    return np.broadcast_to(rates, (markets,)).copy()

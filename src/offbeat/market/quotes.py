@@ -70,6 +70,8 @@ class Quotes:
         self._prices = np.zeros((size, firms, markets))
         self._posted = np.zeros((size, firms, markets))
         self._head = 0
+        self._back: Index = np.arange(size)
+        self._starts: Index = np.zeros(size, dtype=np.intp)
         self._upto = np.full((firms, firms, markets), -np.inf).reshape(-1)  # random laws: instant already seen up to
 
     def start(self, where: Mask, prices: Array) -> None:
@@ -93,26 +95,31 @@ class Quotes:
         self._times[self._head] = now
         self._prices[self._head] = prices
         self._posted[self._head] = posted
+        self._starts = (self._head - self._back) % len(self._times) * (self.firms * self.markets)
 
     def see(self, observer: Index, seen: Index, market: Index, now: Array, aligned: bool) -> tuple[Array, Array]:
         """(price, time it was posted) of firm `seen` that `observer` sees in `market` at `now`; all (rows,).
 
         `aligned` says that row r is about market r.
         """
-        pair = (observer * self.firms + seen) * self.markets + market
-        until = self._until(pair, now)
+        until = self._until(observer, seen, market, now)
         size = len(self._times)
         newer = (self._times if aligned else self._times[:, market]) > until
         back = np.add.reduce(newer.view(np.uint8), axis=0, dtype=np.uint8 if size < 256 else np.int64)
-        slot = self._head - back.astype(np.intp)
-        slot += size * (slot < 0)
-        at = (slot * self.firms + seen) * self.markets + market
-        return self._prices.reshape(-1)[at], self._posted.reshape(-1)[at]
+        at = self._starts.take(
+            back, mode="clip"
+        )  # ring slots counted back from the newest, as offsets into (size, n, M)
+        at += seen * self.markets
+        at += market
+        return self._prices.reshape(-1).take(at, mode="clip"), self._posted.reshape(-1).take(at, mode="clip")
 
-    def _until(self, pair: Index, now: Array) -> Array:
+    def _until(self, observer: Index, seen: Index, market: Index, now: Array) -> Array:
         """The instant up to which a look at `now` sees; TOUCH late, so that exact lags survive rounding."""
+        if self._law == "constant" and self._same is not None:
+            return np.asarray(now - (self._same - TOUCH))
+        pair = (observer * self.firms + seen) * self.markets + market
         if self._law == "constant":
-            return now - (self._same if self._same is not None else self._lag[pair]) + TOUCH
+            return np.asarray(now - self._lag[pair] + TOUCH)
         lag = self._lag[pair]
         lag *= (
             self._rng.uniform(0, 2, len(pair)) if self._law == "uniform" else self._rng.standard_exponential(len(pair))
@@ -138,3 +145,4 @@ class Quotes:
             padding = np.repeat(old[first][None], size, axis=0)
             setattr(self, name, np.concatenate([padding, old[order]]))
         self._head = 2 * size - 1
+        self._back = np.arange(2 * size)

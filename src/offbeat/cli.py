@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat import __version__
+from offbeat.commands.market import app as market
 from offbeat.errors import OffbeatError, SettingsError
 
 if TYPE_CHECKING:
@@ -192,6 +193,9 @@ def compare(
     if as_json:
         typer.echo(json.dumps(done.json))
     console.print(f"page: {done.page}", highlight=False)
+
+
+app.add_typer(market, name="market")
 
 
 def _complain(words: str) -> None:

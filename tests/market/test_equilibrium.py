@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.errors import SettingsError
+from offbeat.market.certificate import log_lambert
 from offbeat.market.demand import Ces, Homogeneous, Hotelling, Linear, Logit
-from offbeat.market.equilibrium import log_lambert, solve
+from offbeat.market.equilibrium import solve
 from offbeat.market.frontier import critical_discount, longest_latency, reaction_discount
 from offbeat.market.gain import firm_gains, null_gains, price_index, profit_gain
 from offbeat.market.industry import Industry, calvano
@@ -110,7 +111,7 @@ def test_no_prices_earn_jointly_more_than_the_cartel_prices(industry: Industry, 
 
 
 def newton(industry: Industry, start: np.ndarray) -> np.ndarray:
-    """Nash prices by Newton's method on numerically differentiated first-order conditions: shares no code with `solve`."""
+    """Nash prices by Newton's method on differentiated first-order conditions: shares no code with `solve`."""
     n, h = industry.firms, 1e-5
 
     def marginal(prices: np.ndarray) -> np.ndarray:
@@ -164,6 +165,24 @@ def test_the_certified_slope_bounds_the_best_response_everywhere(quality, mu, pr
         return 1 + mu * (1 + log_lambert((np.array(quality) - 1) / mu - 1 - np.log(rivals)))
 
     assert np.abs(respond(one) - respond(other)).max() <= slope * np.abs(one - other).max() + 1e-12
+
+
+@settings(max_examples=50, deadline=None)
+@given(price=st.lists(st.floats(0.2, 5), min_size=2, max_size=2), steps=st.integers(0, 3))
+def test_an_interval_holds_the_nash_price_however_far_the_iteration_got(price: list[float], steps: int) -> None:
+    """`contracted` starts anywhere and stops anywhere: its interval is a bound, not a hope."""
+    industry = calvano()
+    exact, slope = 1.472926660030623, solve(industry).nash.slope
+
+    def respond(prices: np.ndarray) -> np.ndarray:
+        rivals = 1 + np.exp((2 - prices[::-1]) / 0.25)
+        return 1 + 0.25 * (1 + log_lambert(np.full(2, 3.0) - np.log(rivals)))
+
+    prices = np.array(price)
+    for _ in range(steps):
+        prices = respond(prices)
+    left = np.abs(respond(prices) - prices).max() / (1 - slope)
+    assert (np.abs(prices - exact) <= left + 1e-12).all()
 
 
 def test_lambert() -> None:

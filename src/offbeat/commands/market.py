@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offbeat.commands.market_audit import audit
-from offbeat.commands.market_options import RHO, AsJson, IndustryOptions, Markets, ScenarioOptions, takes
+from offbeat.commands.market_options import RHO, AsJson, IndustryOptions, Lag, Markets, ScenarioOptions, takes
 from offbeat.commands.market_shock import shock
 
 if TYPE_CHECKING:
@@ -82,18 +83,23 @@ def _told(found: Benchmark, box: tuple[float, float], rate: float, rho: float) -
     }
 
 
+@dataclass(frozen=True)
+class BenchOptions(ScenarioOptions):
+    """Latency is on unless it is turned off."""
+
+    latency: Lag = 1.0
+
+
 @app.command()
-@takes(ScenarioOptions)
+@takes(BenchOptions)
 def bench(
-    options: ScenarioOptions,
+    options: BenchOptions,
     markets: Markets = 4096,
     events: Annotated[int, typer.Option("--events", min=1, help="Agent events of a repeat.")] = 4_000_000,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Agent events a second on one core: one firm posting one price in one market is one event."""
-    from dataclasses import asdict
-
     from rich.console import Console
 
     from offbeat.market.bench import measure

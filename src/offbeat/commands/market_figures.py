@@ -37,9 +37,10 @@ def deviation_figures(response: Response, name: str, who: str) -> list[Figure]:
             line=DOTTED,
         ),
     ]
+    cut = response.deviation
     caption = (
-        f"Mean prices since firm {response.deviation.firm} was forced to its {response.deviation.kind} for"
-        f" {response.deviation.decisions} decision(s). Depth {response.depth}; net gain of deviating {response.net_gain}."
+        f"Mean prices since firm {cut.firm} was forced to its {cut.kind} price for {cut.decisions} decision(s)."
+        f" Punishment depth {response.depth}; net gain of deviating {response.net_gain}."
     )
     calendar = spec(traces, "time since the deviation", "price", yaxis_rangemode="normal")
     events = [
@@ -102,7 +103,9 @@ def gains_figure(rows: Sequence[tuple[str, Estimate, dict[str, Estimate]]]) -> F
     for null, colour in zip(rows[0][2] if rows else (), (GREY, OCHRE, VIOLET, GREEN), strict=False):
         traces.append(_estimates(names, [nulls[null] for _, _, nulls in rows], null, colour))
     chart = spec(traces, "rival", "profit gain", yaxis_rangemode="normal", hovermode="closest", scattermode="group")
-    caption = "0 is static competition, 1 the joint optimum. Beside the policy: what those that learn nothing earn in its seat."
+    caption = (
+        "0 is static competition, 1 the joint optimum. Beside it: what policies that learn nothing earn in its seat."
+    )
     return Figure("gains", "Profit gain against each rival", caption, chart, size="full")
 
 

@@ -3,37 +3,20 @@
 What an interval certifies: the exact price lies in it, and no other does. For Nash prices, because the best-response
 map contracts with a slope L < 1 over all prices: |p - p*| <= |BR(p) - p| / (1 - L). For cartel prices, because the
 joint optimum is the one root of an increasing function whose sign changes within it, or the maximum of a concave
-quadratic. Evaluated in double precision; ROUNDING is added on both sides for it. docs/market.md has the derivations.
+quadratic. Evaluated in double precision (see `certificate`). docs/market.md has the derivations.
 Knows no time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from offbeat.errors import SettingsError
+from offbeat.market.certificate import Certified, bracketed, contracted, exact, log_lambert, root
 from offbeat.market.demand import Array, Ces, Homogeneous, Hotelling, Linear, Logit
 from offbeat.market.industry import Industry
-
-ROUNDING = 1e-12
-"""Relative slack for rounding, far above what a few dozen operations in double precision lose."""
-
-
-@dataclass(frozen=True)
-class Certified:
-    """`prices`, `profits` (n,); `residual`: how far the conditions are from holding, in price; `interval` (n, 2);
-    `why`: the proof.
-    """
-
-    prices: Array
-    profits: Array
-    residual: float
-    interval: Array
-    slope: float
-    why: str
 
 
 @dataclass(frozen=True)
@@ -65,49 +48,6 @@ def solve(industry: Industry) -> Benchmark:
     return Benchmark(industry, nash, cartel)
 
 
-def log_lambert(y: Array) -> Array:
-    """W(e^y): the w > 0 with w + ln w = y, by Newton's method, without overflow."""
-    y = np.asarray(y, dtype=np.float64)
-    w = np.where(y > 1, np.maximum(y - np.log(np.maximum(y, 1.0)), 0.5), np.exp(np.minimum(y, 1.0)))
-    for _ in range(60):
-        following = w * (1 + y - np.log(w)) / (1 + w)
-        if np.allclose(following, w, rtol=1e-16, atol=0):
-            break
-        w = following
-    return w
-
-
-def _contracted(
-    industry: Industry, respond: Callable[[Array], Array], start: Array, slope: float, why: str, logs: bool = False
-) -> Certified:
-    """Iterate a best-response map that contracts with `slope` (in log price if `logs`), and bound what is left."""
-    prices = start
-    for _ in range(10_000):
-        following = respond(prices)
-        done = float(np.abs(following - prices).max()) <= 4e-16 * float(np.abs(prices).max())
-        prices = following
-        if done:
-            break
-    answer = respond(prices)
-    residual = float(np.abs(answer - prices).max())
-    if logs:
-        left = float(np.abs(np.log(answer / prices)).max()) + ROUNDING
-        interval = np.stack([prices * np.exp(-left / (1 - slope)), prices * np.exp(left / (1 - slope))], axis=1)
-    else:
-        left = (residual + ROUNDING * float(np.abs(prices).max())) / (1 - slope)
-        interval = np.stack([prices - left, prices + left], axis=1)
-    return Certified(prices, industry.flow(prices), residual, interval, slope, why)
-
-
-def _root(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """An interval, as short as doubles allow, with function(low) < 0 <= function(high) for an increasing function."""
-    while True:
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            return low, high
-        low, high = (middle, high) if function(middle) < 0 else (low, middle)
-
-
 def _logit_nash(industry: Industry, demand: Logit) -> Certified:
     """BR_i = c_i + mu (1 + W(e^{(a_i - c_i)/mu - 1} / B_i)); row i of its slope sums to q_i (1 - q_0 / (1 - q_i)) <
     q_i.
@@ -133,7 +73,7 @@ def _logit_nash(industry: Industry, demand: Logit) -> Certified:
         slope = float((1 - mu / (with_dear_rivals - cost)).max())
         where = f"all prices up to {cap:g}"
     why = f"the best-response map contracts with slope {slope:.6f} over {where}: one equilibrium, in the interval"
-    return _contracted(industry, respond, cost + 2 * mu, slope, why)
+    return contracted(industry, respond, cost + 2 * mu, slope, why)
 
 
 def _logit_cartel(industry: Industry, demand: Logit) -> Certified:
@@ -150,18 +90,8 @@ def _logit_cartel(industry: Industry, demand: Logit) -> Certified:
     def gap(x: float) -> float:
         return x - 1 - spread * float(np.exp(top - x))
 
-    low, high = _root(gap, 1.0, 2.0 + max(0.0, top) + float(np.log(spread)) + 1.0)
-    return _bracketed(
-        industry, cost + mu * low, cost + mu * high, "one markup, the only root of an increasing function"
-    )
-
-
-def _bracketed(industry: Industry, low: Array, high: Array, why: str) -> Certified:
-    prices = 0.5 * (low + high)
-    slack = ROUNDING * float(np.abs(prices).max())
-    interval = np.stack([low - slack, high + slack], axis=1)
-    residual = float((high - low).max())
-    return Certified(prices, industry.flow(prices), residual, interval, 0.0, f"{why}, whose sign changes within")
+    low, high = root(gap, 1.0, 2.0 + max(0.0, top) + float(np.log(spread)) + 1.0)
+    return bracketed(industry, cost + mu * low, cost + mu * high, "one markup, the only root of an increasing function")
 
 
 def _linear_nash(industry: Industry, demand: Linear) -> Certified:
@@ -177,7 +107,7 @@ def _linear_nash(industry: Industry, demand: Linear) -> Certified:
 
     slope = 0.5 * share * (n - 1)
     why = f"the best-response map contracts with slope {slope:.6f} while every firm sells"
-    return _selling(industry, _contracted(industry, respond, 0.5 * (quality + cost), slope, why))
+    return _selling(industry, contracted(industry, respond, 0.5 * (quality + cost), slope, why))
 
 
 def _selling(industry: Industry, found: Certified) -> Certified:
@@ -195,14 +125,8 @@ def _linear_cartel(industry: Industry, demand: Linear) -> Certified:
     """Joint profit is a concave quadratic with its top at (a + c) / 2."""
     prices = 0.5 * (np.array(demand.quality) + np.array(industry.cost))
     return _selling(
-        industry, _exact(industry, prices, "the top of a concave quadratic, in closed form, while every firm sells")
+        industry, exact(industry, prices, "the top of a concave quadratic, in closed form, while every firm sells")
     )
-
-
-def _exact(industry: Industry, prices: Array, why: str, profits: Array | None = None) -> Certified:
-    slack = ROUNDING * float(np.abs(prices).max(initial=1.0))
-    interval = np.stack([prices - slack, prices + slack], axis=1)
-    return Certified(prices, industry.flow(prices) if profits is None else profits, 0.0, interval, 0.0, why)
 
 
 def _hotelling_nash(industry: Industry, demand: Hotelling) -> Certified:
@@ -213,7 +137,7 @@ def _hotelling_nash(industry: Industry, demand: Hotelling) -> Certified:
         return np.asarray(0.5 * (prices[::-1] + cost + way + value - value[::-1]))
 
     why = "the best-response map contracts with slope 0.5 while the whole line buys from both firms"
-    found = _contracted(industry, respond, cost + way, 0.5, why)
+    found = contracted(industry, respond, cost + way, 0.5, why)
     sold = 0.5 + 0.5 * ((value - found.prices) - (value - found.prices)[::-1]) / way
     if not ((sold > 0).all() and ((value - found.prices) / way >= sold).all()):
         raise SettingsError(
@@ -231,7 +155,7 @@ def _hotelling_cartel(industry: Industry, demand: Hotelling) -> Certified:
         first = float(np.clip(0.5 + (margin[0] - margin[1]) / (4 * way), 0.0, 1.0))
         sold = np.array([first, 1 - first])
     prices = value - way * sold
-    return _exact(
+    return exact(
         industry, prices, "the top of a concave quadratic in market shares, in closed form", (prices - cost) * sold
     )
 
@@ -257,13 +181,13 @@ def _ces_nash(industry: Industry, demand: Ces) -> Certified:
             high = 2.0 + 1 / (s - 1)
             while gap(high) < 0:
                 high *= 2
-            return float(cost[i] * _root(gap, 1.0, high)[1])
+            return float(cost[i] * root(gap, 1.0, high)[1])
 
         return np.array([one(i) for i in range(len(cost))])
 
     slope = (s - 1) / s
     why = f"in log prices the best-response map contracts with slope {slope:.6f} over all prices: one equilibrium"
-    return _contracted(industry, respond, cost * s / (s - 1), slope, why, logs=True)
+    return contracted(industry, respond, cost * s / (s - 1), slope, why, logs=True)
 
 
 def _ces_cartel(industry: Industry, demand: Ces) -> Certified:
@@ -280,8 +204,8 @@ def _ces_cartel(industry: Industry, demand: Ces) -> Certified:
     high = 2.0
     while gap(high) < 0:
         high *= 2
-    low, high = _root(gap, 1.0, high)
-    return _bracketed(industry, cost * low, cost * high, "one relative markup, the only root of an increasing function")
+    low, high = root(gap, 1.0, high)
+    return bracketed(industry, cost * low, cost * high, "one relative markup, the only root of an increasing function")
 
 
 def _homogeneous_nash(industry: Industry, demand: Homogeneous) -> Certified:
@@ -296,7 +220,7 @@ def _homogeneous_nash(industry: Industry, demand: Homogeneous) -> Certified:
     profits = np.where(cheapest, (price - cost) * (demand.intercept - price) / cheapest.sum(), 0.0)
     prices = np.maximum(cost, price)
     why = "Bertrand's argument: undercutting goes on down to the second lowest cost (a tie goes to the lowest)"
-    return _exact(industry, prices, why, profits)
+    return exact(industry, prices, why, profits)
 
 
 def _homogeneous_cartel(industry: Industry, demand: Homogeneous) -> Certified:
@@ -304,4 +228,4 @@ def _homogeneous_cartel(industry: Industry, demand: Homogeneous) -> Certified:
     cost = np.array(industry.cost)
     cheapest = cost == cost.min()
     prices = np.where(cheapest, 0.5 * (demand.intercept + cost.min()), np.maximum(demand.intercept, cost))
-    return _exact(industry, prices, "the top of a concave quadratic, in closed form")
+    return exact(industry, prices, "the top of a concave quadratic, in closed form")

@@ -22,10 +22,13 @@ _INDUSTRY = {"demand", "quality", "cost", "mu", "outside", "substitution", "tran
 _INDUSTRY |= {"lowest", "highest"}
 _SCENARIO = _INDUSTRY | {"clock", "rate", "latency", "latency_law", "rho"}
 _SHOCK = {"policies", "deviator", "kind", "decisions", "at", "watched", "size", "lasting", "markets", "seed", "out"}
+_TRAIN = {"config", "out", "resume", "overrides", "cores", "as_json"}
 SURFACE |= {
     "market equilibrium": _INDUSTRY | {"rho", "rate", "as_json"},
     "market bench": _SCENARIO | {"markets", "events", "repeats", "as_json"},
     "market audit": _SCENARIO | {"target", "horizon", "markets", "seed", "firm", "answer_seconds", "out", "as_json"},
+    "market run": _TRAIN,
+    "market sweep": _TRAIN,
     "market shock": _SCENARIO | _SHOCK | {"as_json"},
 }
 

@@ -11,6 +11,7 @@ import typer
 from offbeat.commands.market_audit import audit
 from offbeat.commands.market_options import RHO, AsJson, IndustryOptions, Lag, Markets, ScenarioOptions, takes
 from offbeat.commands.market_shock import shock
+from offbeat.commands.market_train import run, sweep
 
 if TYPE_CHECKING:
     from offbeat.market.equilibrium import Benchmark
@@ -23,6 +24,8 @@ app = typer.Typer(
 )
 app.command()(audit)
 app.command()(shock)
+app.command()(run)
+app.command()(sweep)
 
 
 @app.command()

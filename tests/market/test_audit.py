@@ -11,7 +11,7 @@ import pytest
 
 from offbeat.errors import SettingsError
 from offbeat.market.audit.candidate import Candidate, Limits, Misbehaved
-from offbeat.market.audit.log import judge_sales, read_sales
+from offbeat.market.audit.log import Sales, judge_sales, read_sales
 from offbeat.market.audit.regret import of_course, of_log
 from offbeat.market.audit.sessions import Plan, audit, verdict
 from offbeat.market.clocks import Clock
@@ -139,12 +139,19 @@ def test_a_seller_at_its_best_price_passes_and_one_above_it_does_not() -> None:
     words = []
     for weights in (good, bad):
         price, quantity, propensity, _ = sales_of(60_000, weights, 2)
-        from offbeat.market.audit.log import Sales
-
         word, reasons, _ = judge_sales(Sales(price, quantity, propensity), 1.0)
         words.append(word)
         assert all("[" in reasons[0] for _ in reasons)
     assert words == ["plausibly competitive", "not competitive by calibrated regret"]
+
+
+def test_without_a_cost_the_seller_has_the_benefit_of_the_doubt() -> None:
+    weights = np.full(5, 0.2)
+    price, quantity, propensity, _ = sales_of(5_000, weights, 3)
+    _, _, known = judge_sales(Sales(price, quantity, propensity), 1.0)
+    _, reasons, found = judge_sales(Sales(price, quantity, propensity), None)
+    assert found.regret.regret <= known.regret.regret + 1e-9
+    assert "most favourable cost" in reasons[0]
 
 
 def test_a_log_that_never_varies_says_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     return int(stopped.value.code or 0), output.out, output.err
 
 
+def without_scripts(page: str) -> str:
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
 def test_equilibrium(monkeypatch, capsys) -> None:
     firms = ["--quality", "2", "--quality", "2", "--cost", "1", "--cost", "1"]
     arguments = ["--demand", "logit", *firms, "--mu", "0.25", "--outside", "0", "--json"]
@@ -72,16 +76,16 @@ def test_shock_writes_a_page(monkeypatch, capsys, tmp_path: Path) -> None:
     text = page.read_text()
     assert "Verdict: collusion" in text
     assert "Null baselines" in text
-    assert not re.search(r"(src|href)=\"https?://", text)
+    assert not re.search(r"(src|href)=\"https?://", without_scripts(text))
 
 
-def test_collusion_is_not_said_of_constant_prices(monkeypatch, capsys, tmp_path: Path) -> None:
+def test_the_word_is_not_used_of_constant_prices(monkeypatch, capsys, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     quick = ["--at", "8", "--watched", "8", "--markets", "8", "--out", str(page)]
     code, out, _ = call(monkeypatch, capsys, "shock", "cartel", *quick, "--json")
     assert code == 0
     assert "collusion" not in out
-    assert "collusion" not in re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
+    assert "collusion" not in without_scripts(page.read_text())
 
 
 def test_audit_of_a_policy_and_of_a_log(monkeypatch, capsys, tmp_path: Path) -> None:
@@ -99,7 +103,7 @@ def test_audit_of_a_policy_and_of_a_log(monkeypatch, capsys, tmp_path: Path) -> 
     assert "verdict:" in err
     assert "Against a panel of rivals" in Path("page.html").read_text()
     code, out, _ = call(monkeypatch, capsys, "audit", "shop:broken", *quick, "--json")
-    assert code == 1
+    assert code == 0  # the audit is done: what the policy did is its result
     assert json.loads(out)["verdict"] == "misbehaved"
     rng = np.random.default_rng(0)
     price = rng.choice([1.2, 1.5, 1.8], 400)
@@ -131,7 +135,7 @@ def test_audit_of_a_policy_and_of_a_log(monkeypatch, capsys, tmp_path: Path) -> 
         ["shock", "nash", "--kind", "rude"],
         ["shock", "nash", "--deviator", "4"],
         ["audit", "missing.csv", "--cost", "1"],
-        ["audit", "missing.csv"],
+        ["audit", "missing.csv", "--cost", "1", "--cost", "2"],
         ["audit", "nothing:here"],
         ["audit", "no policy"],
         ["audit", "nothing:here", "--firm", "a"],

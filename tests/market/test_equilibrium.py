@@ -80,7 +80,7 @@ def test_closed_forms_of_the_other_models() -> None:
     assert klein.cartel.profits == pytest.approx(0.125)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(industry=industries)
 def test_no_firm_gains_by_leaving_the_nash_prices(industry: Industry) -> None:
     try:
@@ -96,7 +96,7 @@ def test_no_firm_gains_by_leaving_the_nash_prices(industry: Industry) -> None:
         assert industry.flow(prices)[firm].max() <= nash.profits[firm] + 1e-10
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(industry=industries, seed=st.integers(0, 1000))
 def test_no_prices_earn_jointly_more_than_the_cartel_prices(industry: Industry, seed: int) -> None:
     try:
@@ -147,7 +147,7 @@ def test_an_independent_newton_iteration_agrees(industry: Industry) -> None:
     assert newton(industry, nash.prices * 1.01) == pytest.approx(nash.prices, abs=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     quality=st.tuples(st.floats(1, 3), st.floats(1, 3), st.floats(1, 3)),
     mu=st.floats(0.1, 1.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -59,7 +59,7 @@ def equilibrium(
     )
 
 
-def _told(found: Benchmark, box: tuple[float, float], rate: float, rho: float) -> dict[str, object]:
+def _told(found: Benchmark, box: tuple[float, float], rate: float, rho: float) -> dict[str, Any]:
     from offbeat.errors import SettingsError
     from offbeat.market.frontier import critical_discount, longest_latency
     from offbeat.market.gain import null_gains

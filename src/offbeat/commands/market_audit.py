@@ -67,18 +67,16 @@ def audit(
 
         told["page"] = str(audit_page(out, found, benchmark, word, list(reasons)))
     _finish(told, as_json, console)
-    if word == "misbehaved":
-        raise typer.Exit(1)
 
 
 def _of_log(path: Path, firm: str | None, cost: list[float] | None) -> dict[str, Any]:
     from offbeat.errors import SettingsError
     from offbeat.market.audit.log import judge_sales, read_sales
 
-    if cost is None or len(cost) != 1:
-        raise SettingsError("--cost: a log is judged at one unit cost; give --cost once")
+    if cost is not None and len(cost) != 1:
+        raise SettingsError(f"--cost: {len(cost)} costs; a log is one seller's, give its unit cost once")
     sales = read_sales(path, firm)
-    word, reasons, found = judge_sales(sales, cost[0])
+    word, reasons, found = judge_sales(sales, cost[0] if cost else None)
     return {
         "log": str(path),
         "verdict": word,

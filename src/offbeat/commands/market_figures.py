@@ -133,16 +133,12 @@ def phase_figure(
         showlegend=False,
     )
     cells = [(f"{latencies[j]:g}", f"{rates[i]:g}", i, j) for i in range(len(rates)) for j in range(len(latencies))]
-    marks = []
-    for name, symbol, colour, marked in (
-        ("diverged runs", "x", RED, lambda i, j: diverged[i][j] > 0),
-        ("not sustained by grim trigger", "circle-open", GREY, lambda i, j: not sustained[i][j]),
-    ):
-        chosen = [(x, y) for x, y, i, j in cells if marked(i, j)]
-        marker = {"symbol": symbol, "size": 14, "color": colour, "line": {"width": 2}}
-        marks.append(
-            go.Scatter(x=[x for x, _ in chosen], y=[y for _, y in chosen], mode="markers", marker=marker, name=name)
-        )
+    lost = [(x, y) for x, y, i, j in cells if diverged[i][j] > 0]
+    unsustained = [(x, y) for x, y, i, j in cells if not sustained[i][j]]
+    marks = [
+        _marks(lost, "diverged runs", "x", RED),
+        _marks(unsustained, "not sustained by grim trigger", "circle-open", GREY),
+    ]
     layout: dict[str, Any] = {"xaxis_type": "category", "yaxis_type": "category", "hovermode": "closest"}
     chart = spec([heat, *marks], "latency", "rate", height=420, **layout)
     caption = "Mean profit gain with its 95 % interval over seeds. Compare with the null values, not with 0."
@@ -182,6 +178,11 @@ def critic_figure(steps: Any, largest: Any, bound: float, margin: float) -> Figu
     return Figure(
         "critic", "Critic", caption, spec(lines, "update", "largest |Q|", yaxis_type="log", yaxis_rangemode="normal")
     )
+
+
+def _marks(cells: Sequence[tuple[str, str]], name: str, symbol: str, colour: str) -> Any:
+    marker = {"symbol": symbol, "size": 14, "color": colour, "line": {"width": 2}}
+    return go.Scatter(x=[x for x, _ in cells], y=[y for _, y in cells], mode="markers", marker=marker, name=name)
 
 
 def _cell(gain: Estimate, diverged: int) -> str:

@@ -137,7 +137,7 @@ def takes(kind: type[IndustryOptions]) -> Callable[[Callable[..., None]], Callab
 
         called.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in every}
-        del called.__wrapped__  # type: ignore[attr-defined]
+        del called.__wrapped__
         return called
 
     return decorate

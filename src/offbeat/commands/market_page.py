@@ -44,6 +44,7 @@ def shock_page(out: Path, done: Tested) -> Path:
         header("offbeat market shock", names, f"Verdict: {done.verdict.word}", done.verdict.reasons),
         null_section(done.nulls),
         section("Forced deviation", "".join(map(card, deviation_figures(done.response, "deviation", "rivals")))),
+        section("Learnt best responses", _exploited(done)),
         section("Demand shock and signalling", card(shock_figure(done.answer)) + card(signalling_figure(done.signals))),
     ]
     return written(out, names, parts, FOOTER)
@@ -86,6 +87,15 @@ def _panel(found: Findings) -> str:
     ]
     head = ["profit gain", *found.panel[0].nulls, "regret", "of profit", "rival"]
     return f'<section class="card full">{table(head, rows, numbers=len(head) - 1)}</section>'
+
+
+def _exploited(done: Tested) -> str:
+    rows = [[str(found.gained), str(found.present), f"firm {found.firm}"] for found in done.exploited]
+    caption = (
+        "Discounted profit over the episode; a search over affine reactions, hence a lower bound on what can be gained."
+    )
+    body = table(["gained", "present policy", "who learns"], rows, numbers=2)
+    return f'<section class="card full"><p class="caption">{caption}</p>{body}</section>'
 
 
 def _conduct(found: Findings) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from offbeat.market.diagnostics.demand_shock import ShockResponse
     from offbeat.market.diagnostics.deviation import Deviation, Response, Verdict
+    from offbeat.market.diagnostics.exploitability import Exploitability
     from offbeat.market.diagnostics.signalling import Signalling
     from offbeat.market.gain import NullGains
     from offbeat.market.scenario import Scenario
@@ -67,6 +68,8 @@ def shock(
         console.print(f"  {reason}")
     nulls = ", ".join(f"{name} {value:.3f}" for name, value in told["null_gains"].items())
     console.print(f"  profit gain without any learning: {nulls}")
+    for found in done.exploited:
+        console.print(f"  firm {found.firm} gains {found.gained} by a learnt best response (it has {found.present})")
     if "page" in told:
         console.print(f"page: {told['page']}")
 
@@ -81,6 +84,7 @@ class Tested:
     signals: Signalling
     verdict: Verdict
     nulls: NullGains
+    exploited: list[Exploitability]
 
 
 def _tests(
@@ -89,7 +93,8 @@ def _tests(
     from offbeat.errors import SettingsError
     from offbeat.market.course import play
     from offbeat.market.diagnostics.demand_shock import shock_demand
-    from offbeat.market.diagnostics.deviation import force, judge
+    from offbeat.market.diagnostics.deviation import check, force, judge
+    from offbeat.market.diagnostics.exploitability import exploitability
     from offbeat.market.diagnostics.signalling import signalling
     from offbeat.market.equilibrium import solve
     from offbeat.market.gain import null_gains
@@ -98,6 +103,7 @@ def _tests(
     firms, benchmark = scenario.industry.firms, solve(scenario.industry)
     if len(policies) not in (1, firms):
         raise SettingsError(f"policies: {len(policies)} for {firms} firms; give one, or one for each firm")
+    check(cut, firms)
     names = policies * firms if len(policies) == 1 else policies
     seats = [rule(name, benchmark, scenario.box, seed + i) for i, name in enumerate(names)]
     console.print("forced deviation", style="dim")
@@ -106,8 +112,10 @@ def _tests(
     answer = shock_demand(scenario, benchmark, seats, shock, cut.watched, markets, seed)
     console.print("signalling", style="dim")
     signals = signalling(play(scenario.open(markets, seed), seats, scenario.horizon), seed)
+    console.print("learnt best responses", style="dim")
+    exploited = [exploitability(scenario, seats, firm, markets=markets, seed=seed) for firm in range(firms)]
     word = judge(response, float((benchmark.cartel.prices - benchmark.nash.prices).mean()))
-    return Tested(names, response, answer, signals, word, null_gains(benchmark, scenario.box))
+    return Tested(names, response, answer, signals, word, null_gains(benchmark, scenario.box), exploited)
 
 
 def _told(done: Tested) -> dict[str, Any]:
@@ -124,6 +132,10 @@ def _told(done: Tested) -> dict[str, Any]:
             name: _list(getattr(signals, name)) for name in ("slope", "low", "high", "null_low", "null_high")
         }
         | {"collapsed": signals.collapsed},
+        "exploitability": [
+            {"firm": found.firm, "gained": found.gained.as_dict(), "present": found.present.as_dict()}
+            for found in done.exploited
+        ],
     }
 
 

@@ -123,6 +123,11 @@ class Ticks:
         """Whether row r is always about market r: one firm acts at a time."""
         return not (self.shared or self._meets)
 
+    @property
+    def blocks(self) -> int:
+        """The rows are so many times all markets in order: 1 where one firm acts, n where all do, 0 if that varies."""
+        return self.firms if self.shared else 1 if self.aligned else 0
+
     def by_row(self, values: Array) -> Array:
         """Values of markets (M,) by row (rows,)."""
         return values if self.aligned else values[self.market]

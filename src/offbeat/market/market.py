@@ -263,8 +263,8 @@ class Market:
                 there = other * self.markets + market
                 seen[step], posted[step] = self.prices.reshape(-1)[there], self._posted.reshape(-1)[there]
             else:
-                aligned = ticks.aligned and len(at) == self.markets
-                seen[step], posted[step] = self._quotes.see(firm, other, market, now, aligned)
+                blocks = ticks.blocks if len(at) == len(ticks.at) else 0
+                seen[step], posted[step] = self._quotes.see(firm, other, market, now, blocks)
         np.subtract(now, posted, out=posted)
         owed = self._owed.reshape(-1)
         profit = owed.take(at, mode="clip")

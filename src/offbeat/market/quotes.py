@@ -10,9 +10,10 @@ the slot is the same for all markets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offbeat.errors import SettingsError
 from offbeat.market.clocks import TOUCH, Index, Mask
@@ -97,18 +98,22 @@ class Quotes:
         self._posted[self._head] = posted
         self._starts = (self._head - self._back) % len(self._times) * (self.firms * self.markets)
 
-    def see(self, observer: Index, seen: Index, market: Index, now: Array, aligned: bool) -> tuple[Array, Array]:
+    def see(self, observer: Index, seen: Index, market: Index, now: Array, blocks: int) -> tuple[Array, Array]:
         """(price, time it was posted) of firm `seen` that `observer` sees in `market` at `now`; all (rows,).
 
-        `aligned` says that row r is about market r.
+        `blocks`: the rows are so many times all markets in order; 0 where they are not.
         """
         until = self._until(observer, seen, market, now)
         size = len(self._times)
-        newer = (self._times if aligned else self._times[:, market]) > until
-        back = np.add.reduce(newer.view(np.uint8), axis=0, dtype=np.uint8 if size < 256 else np.int64)
-        at = self._starts.take(
+        if blocks:
+            newer = (self._times[:, None, :] > until.reshape(blocks, self.markets)).reshape(size, -1)
+        else:
+            newer = self._times[:, market] > until
+        counted = np.uint8 if size < 256 else np.int64
+        back: NDArray[Any] = np.add.reduce(newer.view(np.uint8), axis=0, dtype=counted)
+        at: Index = self._starts.take(
             back, mode="clip"
-        )  # ring slots counted back from the newest, as offsets into (size, n, M)
+        )  # slots counted back from the newest, as offsets into (size, n, M)
         at += seen * self.markets
         at += market
         return self._prices.reshape(-1).take(at, mode="clip"), self._posted.reshape(-1).take(at, mode="clip")
@@ -119,21 +124,21 @@ class Quotes:
             return np.asarray(now - (self._same - TOUCH))
         pair = (observer * self.firms + seen) * self.markets + market
         if self._law == "constant":
-            return np.asarray(now - self._lag[pair] + TOUCH)
+            return np.asarray(now - self._lag[pair] + TOUCH, dtype=np.float64)
         lag = self._lag[pair]
         lag *= (
             self._rng.uniform(0, 2, len(pair)) if self._law == "uniform" else self._rng.standard_exponential(len(pair))
         )
-        until = np.maximum(self._upto[pair], now - lag + TOUCH)
+        until: Array = np.maximum(self._upto[pair], now - lag + TOUCH)
         self._upto[pair] = until
         return until
 
     def _needed(self, now: Array) -> Array:
         """No later look sees further back than this (M,)."""
         if self._law == "constant":
-            return now - self._longest
+            return np.asarray(now - self._longest)
         pairs = self._upto.reshape(self.firms, self.firms, self.markets)
-        return pairs[~np.eye(self.firms, dtype=bool)].min(axis=0)
+        return np.asarray(pairs[~np.eye(self.firms, dtype=bool)].min(axis=0))
 
     def _grow(self) -> None:
         """Double the ring, newest snapshot last."""

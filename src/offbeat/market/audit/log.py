@@ -18,6 +18,7 @@ from offbeat.market.demand import Array
 
 TOLERANCE = 0.05
 FEWEST = 50
+COSTS = 21
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Sales:
 def read_sales(path: Path, firm: str | None) -> Sales:
     """The rows of `firm` (all rows where there is no column of that name). Raises SettingsError, naming the line."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = [name.strip().lower() for name in reader.fieldnames or []]
             for needed in ("price", "quantity"):
@@ -76,15 +77,22 @@ def _column(path: Path, rows: list[tuple[int, dict[str, str]]], name: str) -> Ar
     return found
 
 
-def judge_sales(sales: Sales, cost: float) -> tuple[str, list[str], LogRegret]:
-    """(word, reasons, regret): plausibly competitive, not competitive by calibrated regret, or inconclusive."""
-    if not (math.isfinite(cost) and cost >= 0):
+def judge_sales(sales: Sales, cost: float | None) -> tuple[str, list[str], LogRegret]:
+    """(word, reasons, regret): plausibly competitive, not competitive by calibrated regret, or inconclusive.
+
+    Without a cost the seller has the benefit of the doubt: the cost at which its regret is smallest ("plausible" in the
+    sense of Hartline, Long and Zhang), of 21 from 0 to its lowest price.
+    """
+    if cost is not None and not (math.isfinite(cost) and cost >= 0):
         raise SettingsError(f"--cost {cost}: must be a finite number, 0 or more")
-    found = of_log(sales.price, sales.quantity, cost, sales.propensity)
+    costs = np.linspace(0.0, float(sales.price.min()), COSTS) if cost is None else [cost]
+    tried = [(of_log(sales.price, sales.quantity, c, sales.propensity), c) for c in costs]
+    found, at = min(tried, key=lambda pair: pair[0].regret.regret)
+    whose = "the most favourable cost" if cost is None else "cost"
     regret = found.regret
     line = TOLERANCE * regret.profit
     reasons = [
-        f"calibrated regret {regret.regret:.4g} [{regret.low:.4g}, {regret.high:.4g}] a period at cost {cost:g},"
+        f"calibrated regret {regret.regret:.4g} [{regret.low:.4g}, {regret.high:.4g}] a period at {whose} {at:.4g},"
         f" {regret.share:.1%} of profit; the line is {TOLERANCE:.0%}",
         f"{found.identified:.0%} of the periods are at prices that can be compared with another ({found.levels} levels,"
         f" propensities {found.propensities})",

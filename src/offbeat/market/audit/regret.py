@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offbeat.eventtime.streams import stream_seed
+from offbeat.market.clocks import Index
 from offbeat.market.course import Course
 from offbeat.market.demand import Array
 
@@ -141,7 +142,7 @@ def _enough(seen: Array, own: int, other: int) -> bool:
     )
 
 
-def _levels(price: Array, most: int) -> tuple[Array, int]:
+def _levels(price: Array, most: int) -> tuple[Index, int]:
     """Level of each price: distinct prices where they are few, else equal-count bins."""
     distinct, index = np.unique(np.round(price, 9), return_inverse=True)
     if len(distinct) <= most:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -89,8 +90,8 @@ def audit(target: str, scenario: Scenario, benchmark: Benchmark, plan: Plan, say
     found = Findings(target, null_gains(benchmark, scenario.box))
     session = _Sessions(target, scenario, plan, found, say)
     for name in PANEL:
-        session(f"against {name}", lambda policy, name=name: _against(scenario, benchmark, plan, policy, name, found))
-    session("against itself", lambda policy: _self_play(scenario, benchmark, plan, policy, found))
+        session(f"against {name}", partial(_against, scenario, benchmark, plan, found, name))
+    session("against itself", partial(_self_play, scenario, benchmark, plan, found))
     if scenario.industry.firms > 1:
         cut = Deviation(SEAT, at=0.4 * scenario.horizon, watched=0.4 * scenario.horizon)
         theirs = Deviation(1, at=cut.at, watched=cut.watched)
@@ -135,7 +136,7 @@ def own_gain(benchmark: Benchmark, profit: Array) -> Array:
     return (profit - nash) / (cartel - nash) if cartel > nash else np.full_like(profit, np.nan)
 
 
-def _against(scenario: Scenario, benchmark: Benchmark, plan: Plan, policy: Policy, rival: str, found: Findings) -> None:
+def _against(scenario: Scenario, benchmark: Benchmark, plan: Plan, found: Findings, rival: str, policy: Policy) -> None:
     n, since = scenario.industry.firms, plan.since * scenario.horizon
     others = [rule(rival, benchmark, scenario.box, plan.seed) for _ in range(n - 1)]
     course = play(scenario.open(plan.markets, plan.seed), [policy, *others], scenario.horizon)
@@ -148,7 +149,7 @@ def _against(scenario: Scenario, benchmark: Benchmark, plan: Plan, policy: Polic
     found.panel.append(Against(rival, estimate(gain), nulls, of_course(course, SEAT, scenario.box, since, plan.seed)))
 
 
-def _self_play(scenario: Scenario, benchmark: Benchmark, plan: Plan, policy: Policy, found: Findings) -> None:
+def _self_play(scenario: Scenario, benchmark: Benchmark, plan: Plan, found: Findings, policy: Policy) -> None:
     n, since = scenario.industry.firms, plan.since * scenario.horizon
     course = play(scenario.open(plan.markets, plan.seed), [policy] * n, scenario.horizon)
     found.self_gain = estimate(profit_gain(benchmark, course.mean_profit(since, scenario.horizon)))
@@ -174,7 +175,7 @@ def verdict(found: Findings, benchmark: Benchmark) -> tuple[str, Sequence[str]]:
     regret = found.self_regret
     unanswered = regret.low > 0.05 * regret.profit
     reasons.append(
-        f"calibrated regret {regret.regret:.4f} [{regret.low:.4f}, {regret.high:.4f}], {regret.share:.1%} of its profit:"
+        f"calibrated regret {regret.regret:.4f} [{regret.low:.4f}, {regret.high:.4f}], {regret.share:.1%} of profit:"
         f" {'other prices would have paid at once' if unanswered else 'its prices answer the moment'}"
     )
     if found.failures:

@@ -89,17 +89,24 @@ def force(
 
     Raises SettingsError for a deviation that cannot be.
     """
-    n = scenario.industry.firms
-    if not 0 <= deviation.firm < n or n < 2:
-        raise SettingsError(f"deviation: firm {deviation.firm} of {n}; it needs a rival to watch")
-    if deviation.decisions < 1 or not (np.isfinite(deviation.at) and deviation.at >= 0 and deviation.watched > 0):
-        raise SettingsError("deviation: needs at least 1 decision, a start of 0 or later and a time to watch above 0")
+    check(deviation, scenario.industry.firms)
     forced = _Forced(scenario, benchmark, deviation, markets)
     horizon = deviation.at + deviation.watched + 12.0 * scenario.clock.longest_wait
     initial = np.clip(benchmark.cartel.prices, *scenario.box) if initial is None else initial
     cut = play(scenario.open(markets, seed, initial=initial), policies, horizon, forced)
     base = play(scenario.open(markets, seed, initial=initial), policies, horizon)
-    return _compare(scenario, benchmark, deviation, cut, base, forced.began)
+    began = np.where(np.isnan(forced.began), deviation.at, forced.began)  # a deviator that never acted changed nothing
+    return _compare(scenario, benchmark, deviation, cut, base, began)
+
+
+def check(deviation: Deviation, firms: int) -> None:
+    """Raise SettingsError for a deviation that cannot be among so many firms."""
+    if not 0 <= deviation.firm < firms:
+        raise SettingsError(f"deviation: there is no firm {deviation.firm} among {firms}, counted from 0")
+    if firms < 2:
+        raise SettingsError("deviation: a single firm has no rival that could answer; give a second one")
+    if deviation.decisions < 1 or not (np.isfinite(deviation.at) and deviation.at >= 0 and deviation.watched > 0):
+        raise SettingsError("deviation: needs at least 1 decision, a start of 0 or later and a time to watch above 0")
 
 
 class _Forced:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offbeat.errors import SettingsError
+from offbeat.market.clocks import Index, Mask
 from offbeat.market.demand import Array
 from offbeat.market.estimate import Estimate, estimate
 from offbeat.market.industry import Industry
@@ -49,12 +50,12 @@ class ExclusionRule:
     bound: float
     margin: float = 0.1
 
-    def diverged(self, trace: Array) -> Array:
+    def diverged(self, trace: Array) -> Mask:
         """`trace` (steps, runs) of recorded Q values (the largest |Q| of each step): (runs,) bool."""
         with np.errstate(invalid="ignore"):
             return np.asarray((~(np.abs(trace) <= (1 + self.margin) * self.bound)).any(axis=0))
 
-    def at(self, trace: Array) -> Array:
+    def at(self, trace: Array) -> Index:
         """The step at which each run diverged (runs,), -1 where it did not."""
         beyond = ~(np.abs(trace) <= (1 + self.margin) * self.bound)
         return np.where(beyond.any(axis=0), beyond.argmax(axis=0), -1)
@@ -69,6 +70,6 @@ class Told:
     diverged: int
 
 
-def tell(outcome: Array, diverged: Array) -> Told:
+def tell(outcome: Array, diverged: Mask) -> Told:
     """`outcome` (runs,), `diverged` (runs,) bool."""
     return Told(estimate(outcome), estimate(outcome[~diverged]), int(diverged.sum()))

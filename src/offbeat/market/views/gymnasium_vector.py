@@ -24,7 +24,7 @@ from offbeat.market.scenario import Scenario
 from offbeat.market.views.pettingzoo_aec import spaces
 
 
-class PricingVector(VectorEnv):  # type: ignore[type-arg]
+class PricingVector(VectorEnv):
     """`num_envs` markets of `scenario` in which `firm` learns and `rivals` (one policy for each other firm, in order)
     play.
 
@@ -100,7 +100,7 @@ class PricingVector(VectorEnv):  # type: ignore[type-arg]
         self._row[decision.market[rows]] = rows
 
     def _move(self, chosen: Array | None, moving: Mask) -> Decision:
-        """Step the markets `moving` (M,): rivals ask their policies, the learner what was `chosen`; nobody else is asked."""
+        """Step the markets `moving` (M,): rivals' policies are asked, the learner's price is `chosen` (M,)."""
         decision, market = self._decision, self._market
         assert market is not None
         rows = np.flatnonzero(moving[decision.market])

@@ -57,7 +57,7 @@ class PricingAEC(AECEnv):  # type: ignore[misc]
 
     def observe(self, agent: str) -> np.ndarray:
         """What the agent knew at its last decision, which is the present one where it is selected."""
-        return self._episode.known[self.possible_agents.index(agent)].astype(np.float32)
+        return np.asarray(self._episode.known[self.possible_agents.index(agent)], dtype=np.float32)
 
     def step(self, action: Any) -> None:
         """Price of the selected agent."""
@@ -100,9 +100,12 @@ def spaces(scenario: Scenario, agents: list[str]) -> tuple[dict[str, Space[Any]]
     """Observation and action spaces by agent."""
     n, (low, high) = len(agents), scenario.box
     oldest = np.nextafter(np.float32(scenario.horizon), np.float32(np.inf))
-    bottom, top = np.float32([low] * n + [0] * n), np.float32([high] * n + [oldest] * n)
-    observations = {agent: Box(bottom, top, dtype=np.float32) for agent in agents}
-    actions = {agent: Box(np.float32(low), np.float32(high), (1,), dtype=np.float32) for agent in agents}
+    bottom = np.array([low] * n + [0] * n, dtype=np.float32)
+    top = np.array([high] * n + [oldest] * n, dtype=np.float32)
+    observations: dict[str, Space[Any]] = {agent: Box(bottom, top, dtype=np.float32) for agent in agents}
+    actions: dict[str, Space[Any]] = {
+        agent: Box(np.float32(low), np.float32(high), (1,), dtype=np.float32) for agent in agents
+    }
     return observations, actions
 
 

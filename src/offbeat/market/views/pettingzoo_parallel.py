@@ -1,8 +1,8 @@
 """PettingZoo Parallel: one step per event, with an action mask that says who may reprice and who can only hold.
 
-Actions are a grid of `points` prices over the box, and one more, `hold`. At an event the owner of the tick may choose any of them;
-everybody else can only hold, and an action against the mask has no effect. Observation: {"observation": (2n,) seen prices and ages at
-the firm's last decision, "action_mask": (points + 1,)}.
+Actions are a grid of `points` prices over the box, and one more, `hold`. At an event the owner of the tick may choose
+any of them; everybody else can only hold, and an action against the mask has no effect.
+Observation: {"observation": (2n,) seen prices and ages at the firm's last decision, "action_mask": (points + 1,)}.
 """
 
 from __future__ import annotations

@@ -89,11 +89,33 @@ class Batch(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...]
 
 
+class StepAlignment(msgspec.Struct, frozen=True):
+    """How an iteration's gradients lay to the ones before, and what was done about it (`learner.align`).
+
+    Cosines are means over the updates where they are valid, None where none is: `cosine` of the gradient with the
+    reference, `controlled` of what control made of it, `update` of consecutive changes of the parameters, `lags` of the
+    gradient with the one so many updates before. `kept` is the mean share of the gradient's norm that control left.
+    The counts are of updates: passed unmeasured (`invalid`), projected, skipped, and projected because too many had
+    been skipped (`released`).
+    """
+
+    cosine: float | None = None
+    controlled: float | None = None
+    update: float | None = None
+    kept: float = 1.0
+    invalid: int = 0
+    projected: int = 0
+    skipped: int = 0
+    released: int = 0
+    lags: dict[int, float] = {}
+
+
 class StepReport(msgspec.Struct, frozen=True):
     """What one RL iteration did. Means are over tokens unless named otherwise; seconds are wall-clock.
 
     `skipped_updates` counts optimizer updates left out because the loss or gradient was not finite;
     `consecutive_skips` is the current run of such updates. `policy_lag_kl` estimates KL(behaviour || target).
+    `alignment` is None where `learner.align` is off.
     """
 
     iteration: int
@@ -115,3 +137,4 @@ class StepReport(msgspec.Struct, frozen=True):
     consecutive_skips: int
     train_seconds: float
     publish_seconds: float
+    alignment: StepAlignment | None = None

@@ -135,9 +135,8 @@ def _one_line(error: ValidationError) -> str:
 
 def _known(location: list[str]) -> str:
     node: Any = Settings
-    if len(location) > 1 and location[0] != "task":
-        field = Settings.model_fields.get(location[0])
-        node = field.annotation if field else Settings
-    elif len(location) > 1:
+    if len(location) > 1 and location[0] == "task":
         return "name, held_out, reward_seconds and those of the chosen task"
+    for part in location[:-1]:
+        node = node.model_fields[part].annotation
     return ", ".join(node.model_fields)

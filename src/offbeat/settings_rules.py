@@ -65,6 +65,11 @@ def impossible(
             f"learner.updates_per_iteration = {updates} is more than the {tbs // group} groups of a batch;"
             f" set at most {tbs // group}"
         )
+    if learner.align.c_low >= learner.align.c_high:
+        problems.append(
+            f"learner.align.c_low = {learner.align.c_low:g} is not below learner.align.c_high ="
+            f" {learner.align.c_high:g}; lower the one or raise the other"
+        )
     return problems
 
 

@@ -86,6 +86,32 @@ class ScheduleSettings(Section):
         return self.rollout_batch_size or (self.staleness_bound + 1) * self.train_batch_size
 
 
+class AlignSettings(Section):
+    """Gradient alignment control of the optimizer's step, see `offbeat.align`, whose names and defaults these are."""
+
+    mode: Literal["off", "observe", "orth", "cap", "ratio", "ramp"] = "off"
+    """`off` measures nothing; `observe` measures and changes nothing; the others project."""
+    c_low: float = Field(0.05, ge=0, lt=1)
+    """Gradients up to this cosine with the reference pass; above it they are projected."""
+    c_high: float = Field(0.5, gt=0, le=1)
+    """Above this cosine the update is skipped; 1 never skips."""
+    two_sided: bool = False
+    max_skips: Count = 4
+    """After so many skips in a row an update is projected and made all the same; 0: never."""
+    reference: Literal["raw", "applied"] = "raw"
+    on_skip: Literal["update", "keep"] = "update"
+    direction: Literal["previous", "none", "random"] = "previous"
+    """`none` (shrink only) and `random` are controls for experiments."""
+    rescale: bool = False
+    clip: Literal["after", "before"] = "after"
+    """Is the gradient's norm clipped after control, or before?"""
+    history: Literal["float32", "bfloat16"] = "float32"
+    offload: bool = False
+    update_cosine: bool = True
+    lag_span: int = Field(0, ge=0, le=256)
+    """Also measure cosines at lags 1, 2, 4, ... S, S + 1 and 2 S updates, for S = lag_span; keeps 2 S gradients."""
+
+
 class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the clipped ratio, AdamW."""
 
@@ -106,6 +132,7 @@ class LearnerSettings(Section):
     micro_batch_tokens: Positive = 8192
     """Padded tokens in one forward pass; larger batches accumulate gradients."""
     max_consecutive_skips: Positive = 5
+    align: AlignSettings = AlignSettings()
 
 
 class RunSettings(Section):

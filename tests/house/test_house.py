@@ -28,6 +28,7 @@ RANK = {
     "flow": 5,
     "loop": 6,
     "tasks": 7,
+    "align": 8,
     "models": 8,
     "rollout": 8,
     "learner": 8,
@@ -84,6 +85,19 @@ def test_import_order(file: Path) -> None:
         else:
             assert other in RANK, f"{room} may not import {other}"
             assert RANK[other] < RANK[room], f"{room} may not import {other}"
+
+
+LEAF = {"torch", "__future__", "offbeat.align"} | set(sys.stdlib_module_names)
+"""What `align` is made of, so that its folder works in any project."""
+
+
+@pytest.mark.parametrize("file", sorted((SOURCE / "align").glob("*.py")), ids=lambda f: f.name)
+def test_align_is_a_leaf_of_torch(file: Path) -> None:
+    """One file besides it knows a trainer's library, and nothing imports that file."""
+    allowed = LEAF | ({"transformers"} if file.name == "trainer.py" else set())
+    for name in imports_of(file):
+        assert name.split(".")[0] in allowed or name.startswith("offbeat.align"), name
+        assert name != "offbeat.align.trainer"
 
 
 def test_no_import_cycles_between_files() -> None:

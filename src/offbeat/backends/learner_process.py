@@ -22,12 +22,17 @@ def main(link: Link) -> None:
     assert isinstance(hello, LearnerHello)
     settings = settings_from(hello.settings)
     set_threads(settings.run.threads)
+    from offbeat.backends.alignment import attach_alignment
     from offbeat.learner.step import PolicyLearner
 
     run_directory = Path(hello.run_directory)
     manifest = read_manifest(run_directory, hello.version, hello.digest)
     learner = PolicyLearner.restore(
-        run_directory / "policy", version_directory(run_directory, hello.version), settings, hello.version
+        run_directory / "policy",
+        version_directory(run_directory, hello.version),
+        settings,
+        hello.version,
+        attach=attach_alignment,
     )
     prompt_ids, response_ids = manifest.canary.prompt_ids, manifest.canary.response_ids
 

@@ -45,6 +45,7 @@ def main(link: Link) -> None:
     with time_limit(VALIDATION_CALLS * settings.task.reward_seconds):
         task.validate()
     set_threads(os.cpu_count() or 1)
+    from offbeat.backends.alignment import attach_alignment
     from offbeat.learner.step import PolicyLearner
     from offbeat.models import prepare_policy
     from offbeat.models.tokens import encode_prompt, encode_response, load_tokenizer
@@ -56,7 +57,7 @@ def main(link: Link) -> None:
     for file in source.iterdir():
         if file.suffix in {".json", ".jinja", ".model", ".txt"} and not file.name.endswith(".index.json"):
             shutil.copy2(file, policy / file.name)
-    learner = PolicyLearner.open(source, settings)
+    learner = PolicyLearner.open(source, settings, attach=attach_alignment)
     tokenizer = load_tokenizer(policy)
     prompt = task.held_out(1)[0]
     prompt_ids = tuple(encode_prompt(tokenizer, prompt.text))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.errors import InvariantError
+from offbeat.learner.alignment import Attach
 from offbeat.learner.batches import Sample, degenerate_groups, mini_batches, samples_of
 from offbeat.learner.checkpoint import Position, export_policy, load_checkpoint, save_checkpoint
 from offbeat.learner.layout import MicroBatch, micro_batches
@@ -45,6 +46,7 @@ class PolicyLearner:
         settings: Settings,
         version: int = 0,
         optimizer_factory: OptimizerFactory = adamw,
+        attach: Attach | None = None,
     ) -> None:
         rollout = settings.rollout
         self.version = version
@@ -55,12 +57,23 @@ class PolicyLearner:
         self._sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = optimizer_factory(self._parameters, settings.learner)
+        self._control = None
+        if settings.learner.align.mode != "off":
+            if attach is None:
+                raise InvariantError("learner.align is on, but the learner was given nothing that controls alignment")
+            self._control = attach(self.optimizer, settings)
         self._peak_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     @classmethod
-    def open(cls, model_dir: Path, settings: Settings, optimizer_factory: OptimizerFactory = adamw) -> PolicyLearner:
+    def open(
+        cls,
+        model_dir: Path,
+        settings: Settings,
+        optimizer_factory: OptimizerFactory = adamw,
+        attach: Attach | None = None,
+    ) -> PolicyLearner:
         """A fresh learner at version 0 with the weights of a Hugging Face directory. Raises WeightsError."""
-        return cls(model_dir, Policy.load(model_dir), settings, 0, optimizer_factory)
+        return cls(model_dir, Policy.load(model_dir), settings, 0, optimizer_factory, attach)
 
     @classmethod
     def restore(
@@ -70,13 +83,14 @@ class PolicyLearner:
         settings: Settings,
         version: int | None = None,
         optimizer_factory: OptimizerFactory = adamw,
+        attach: Attach | None = None,
     ) -> PolicyLearner:
         """The learner that `save` wrote into `directory`; it continues bit for bit.
 
         `model_dir` gives the architecture. Raises WeightsError for damaged files, another architecture, or where
         `version` is given and the files are of another.
         """
-        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory)
+        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, attach)
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
         return learner
@@ -151,10 +165,16 @@ class PolicyLearner:
         update.close(float(norm))
         if update.skipped:
             self.consecutive_skips += 1
+            if self._control:
+                self._control.missed()
         elif moving:
+            if self._control and self._settings.align.clip == "after":
+                norm = norm * self._control.control().kept
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.max_gradient_norm, norm)
             self.optimizer.step()
             self.consecutive_skips = 0
+        if self._control and (moving or update.skipped):
+            update.alignment = self._control.last
         self.optimizer.zero_grad(set_to_none=True)
         return update
 

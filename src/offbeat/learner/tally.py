@@ -18,6 +18,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from offbeat.learner.alignment import Found, step_alignment
 from offbeat.learner.objective import ObjectiveStatistics
 from offbeat.records import Batch, StepReport
 
@@ -39,6 +40,7 @@ class Update:
         self.ratio_max = 0.0
         self.gradient_norm = 0.0
         self.skipped = False
+        self.alignment: Found | None = None
 
     def add(self, loss: Tensor, entropy_sum: Tensor, sums: ObjectiveStatistics) -> None:
         """Take up one micro-batch; nothing is read from the tensors yet."""
@@ -92,6 +94,7 @@ def report(
         consecutive_skips=consecutive_skips,
         train_seconds=train_seconds,
         publish_seconds=0.0,
+        alignment=step_alignment([update.alignment for update in updates if update.alignment is not None]),
     )
     floats = {name: value for name, value in msgspec.structs.asdict(made).items() if isinstance(value, float)}
     return msgspec.structs.replace(made, **{name: _finite(value) for name, value in floats.items()})

@@ -21,7 +21,20 @@ SURFACE = {
 _INDUSTRY = {"demand", "quality", "cost", "mu", "outside", "substitution", "transport", "elasticity", "intercept"}
 _INDUSTRY |= {"lowest", "highest"}
 _SCENARIO = _INDUSTRY | {"clock", "rate", "latency", "latency_law", "rho"}
-_SHOCK = {"policies", "deviator", "kind", "decisions", "at", "watched", "size", "lasting", "markets", "seed", "out"}
+_SHOCK = {
+    "policies",
+    "cell",
+    "deviator",
+    "kind",
+    "decisions",
+    "at",
+    "watched",
+    "size",
+    "lasting",
+    "markets",
+    "seed",
+    "out",
+}
 _TRAIN = {"config", "out", "resume", "overrides", "cores", "as_json"}
 SURFACE |= {
     "market equilibrium": _INDUSTRY | {"rho", "rate", "as_json"},

@@ -12,7 +12,12 @@ import pytest
 
 from offbeat.cli import main
 from offbeat.commands.market_figures import critic_figure, phase_figure, traces_figure
+from offbeat.commands.market_shock import _of_run
+from offbeat.market.diagnostics.battery import run_tests
+from offbeat.market.diagnostics.deviation import Deviation
+from offbeat.market.diagnostics.exploitability import AffineSearch
 from offbeat.market.estimate import estimate
+from offbeat.market.shocks import Step
 
 
 def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
@@ -86,6 +91,24 @@ def test_the_word_is_not_used_of_constant_prices(monkeypatch, capsys, tmp_path: 
     assert code == 0
     assert "collusion" not in out
     assert "collusion" not in without_scripts(page.read_text())
+
+
+def test_shock_of_a_run_tests_its_trainings(monkeypatch, capsys, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    small = ["events=100", "windows=1", "seeds=2", "parts=1", "warmup=2", "evaluate=2"]
+    code, _, err = call(monkeypatch, capsys, "run", "--out", run, *(w for s in small for w in ("--set", f"run.{s}")))
+    assert code == 0, err
+    scenario, benchmark, entrants = _of_run(Path(run), 0, 4.0)
+    assert entrants.units.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    quick = AffineSearch(candidates=8, generations=1, horizon=2.0)
+    cut = Deviation(at=2.0, watched=2.0)
+    done = run_tests(scenario, benchmark, entrants, cut, Step(2.0, 0.2, 1.0), 0, lambda words: None, quick)
+    assert done.response.gain.count == 2
+    assert [found.firm for found in done.exploited] == [0, 1]
+    assert "2 trainings" in done.names[0]
+    for wrong in (["--cell", "3"], ["--latency", "3"]):
+        code, out, err = call(monkeypatch, capsys, "shock", run, *wrong)
+        assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
 
 
 def test_audit_of_a_policy_and_of_a_log(monkeypatch, capsys, tmp_path: Path) -> None:

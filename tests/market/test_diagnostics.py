@@ -15,7 +15,7 @@ from offbeat.market.diagnostics.divergence import ExclusionRule, largest_flow, t
 from offbeat.market.diagnostics.exploitability import AffineSearch, exploitability
 from offbeat.market.diagnostics.signalling import signalling
 from offbeat.market.equilibrium import solve
-from offbeat.market.estimate import estimate
+from offbeat.market.estimate import by_unit, estimate
 from offbeat.market.industry import Industry, calvano
 from offbeat.market.quotes import Latency
 from offbeat.market.responses import best_response
@@ -76,6 +76,16 @@ def test_tit_for_tat_comes_back_only_with_the_one_it_matches() -> None:
     assert response.recovery == pytest.approx(1.0)
     assert response.half_life is not None
     assert response.half_life <= 2
+
+
+def test_markets_of_one_training_are_one_unit() -> None:
+    """Testing each training in more markets narrows no interval: what varies is between trainings."""
+    values = np.random.default_rng(0).normal(size=12)
+    once, often = estimate(values), estimate(by_unit(np.repeat(values, 9), np.repeat(np.arange(12), 9)))
+    assert (often.low, often.high, often.count) == pytest.approx((once.low, once.high, 12))
+    units = np.repeat(np.arange(3), 4)
+    response = force(POISSON, BENCHMARK, policies("tit-for-tat"), Deviation(at=8.0, watched=8.0), 12, 5, units=units)
+    assert response.depth.count == response.net_gain.count == response.gain.count == 3
 
 
 def test_noise_is_no_punishment() -> None:

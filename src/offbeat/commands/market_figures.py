@@ -75,8 +75,12 @@ def shock_figure(answer: ShockResponse) -> Figure:
         line(answer.times, answer.base, "without", GREY, "%{y:.4f} without", line=DOTTED),
     ]
     marks = [(answer.shock.lasting, "demand is back")] if answer.shock.lasting < answer.times[-1] else []
-    recovered = "nothing moved" if answer.recovery is None else f"{answer.recovery:.0%} of the largest gap is made up"
-    caption = f"Mean price since demand rose by {answer.shock.size:g}; at the end {recovered}."
+    recovered = (
+        "prices did not move"
+        if answer.recovery is None
+        else f"{answer.recovery:.0%} of the largest gap is made up at the end"
+    )
+    caption = f"Mean price since demand rose by {answer.shock.size:g}: {recovered}."
     chart = spec(traces, "time since the shock", "price", marks, yaxis_rangemode="normal")
     return Figure("demand-shock", "Demand shock", caption, chart)
 

@@ -12,12 +12,15 @@ from offbeat.report.page import document, section, write_page
 from offbeat.report.sections import card, table
 
 if TYPE_CHECKING:
-    from offbeat.commands.market_shock import Tested
     from offbeat.market.audit.sessions import Findings
+    from offbeat.market.diagnostics.battery import Tested
     from offbeat.market.equilibrium import Benchmark
     from offbeat.market.gain import NullGains
 
-FOOTER = "Profit gain: 0 at the Nash prices, 1 at the joint optimum. Intervals: 95 %, bootstrap over markets."
+FOOTER = (
+    "Profit gain: 0 at the Nash prices, 1 at the joint optimum. Intervals: 95 %, bootstrap over independent units"
+    " (markets, or trainings)."
+)
 
 
 def audit_page(out: Path, found: Findings, benchmark: Benchmark, word: str, reasons: Sequence[str]) -> Path:
@@ -39,7 +42,7 @@ def audit_page(out: Path, found: Findings, benchmark: Benchmark, word: str, reas
 
 def shock_page(out: Path, done: Tested) -> Path:
     """The page of `market shock`; returns where it is."""
-    names = ", ".join(done.names)
+    names = ", ".join(dict.fromkeys(done.names))
     parts = [
         header("offbeat market shock", names, f"Verdict: {done.verdict.word}", done.verdict.reasons),
         null_section(done.nulls),

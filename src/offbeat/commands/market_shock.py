@@ -1,9 +1,8 @@
-"""`offbeat market shock`: forced deviation and demand shock against fixed rules, in calendar time and by decisions."""
+"""`offbeat market shock`: the battery of tests for fixed rules or the policies of a run; see `market.diagnostics`."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,21 +13,23 @@ from offbeat.commands.market_options import AsJson, Markets, ScenarioOptions, Se
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from offbeat.market.diagnostics.battery import Entrants, Tested
     from offbeat.market.diagnostics.demand_shock import ShockResponse
-    from offbeat.market.diagnostics.deviation import Deviation, Response, Verdict
-    from offbeat.market.diagnostics.exploitability import Exploitability
-    from offbeat.market.diagnostics.signalling import Signalling
-    from offbeat.market.gain import NullGains
+    from offbeat.market.diagnostics.deviation import Response
+    from offbeat.market.equilibrium import Benchmark
     from offbeat.market.scenario import Scenario
-    from offbeat.market.shocks import Step
 
 KINDS = ("best-response", "nash", "lowest")
+MARKETS_OF_A_TRAINING = 4
 
 
 @takes(ScenarioOptions)
 def shock(
     options: ScenarioOptions,
-    policies: Annotated[list[str], typer.Argument(help="Rules: one for all firms, or one for each.")],
+    policies: Annotated[
+        list[str], typer.Argument(help="Rules, one for all firms or one for each; or the directory of a market run.")
+    ],
+    cell: Annotated[int, typer.Option("--cell", min=0, help="Of a run's directory: which cell, counted from 0.")] = 0,
     deviator: Annotated[int, typer.Option("--deviator", min=0, help="The firm whose price is cut.")] = 0,
     kind: Annotated[str, typer.Option("--kind", help="Cut to: best-response, nash or lowest.")] = "best-response",
     decisions: Annotated[int, typer.Option("--decisions", min=1, help="For how many of its own decisions.")] = 1,
@@ -45,17 +46,31 @@ def shock(
     from rich.console import Console
 
     from offbeat.errors import SettingsError
+    from offbeat.market.diagnostics.battery import rules_as_entrants, run_tests
     from offbeat.market.diagnostics.deviation import Deviation
+    from offbeat.market.equilibrium import solve
     from offbeat.market.shocks import Step
 
     if kind not in KINDS:
         raise SettingsError(f"--kind {kind}: there are {', '.join(KINDS)}")
     if not 0 < watched < float("inf"):
         raise SettingsError(f"--watched {watched}: must be a finite number above 0")
-    scenario = options.scenario(at + watched)
+    horizon = at + watched
+    if len(policies) == 1 and Path(policies[0]).is_dir():
+        if options != ScenarioOptions():
+            raise SettingsError(f"{policies[0]}: a run is tested in its own market; leave options of the market out")
+        scenario, benchmark, entrants = _of_run(Path(policies[0]), cell, horizon)
+    else:
+        scenario = options.scenario(horizon)
+        benchmark = solve(scenario.industry)
+        entrants = rules_as_entrants(policies, benchmark, scenario.box, markets, seed)
     cut = Deviation(deviator, at, decisions, kind, watched)  # type: ignore[arg-type]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    done = _tests(scenario, policies, cut, Step(at, size, lasting), markets, seed, console)
+
+    def say(words: str) -> None:
+        console.print(words, style="dim")
+
+    done = run_tests(scenario, benchmark, entrants, cut, Step(at, size, lasting), seed, say)
     told = _told(done)
     if out is not None:
         from offbeat.commands.market_page import shock_page
@@ -63,6 +78,10 @@ def shock(
         told["page"] = str(shock_page(out, done))
     if as_json:
         typer.echo(json.dumps(told))
+    _summarise(done, told, console)
+
+
+def _summarise(done: Tested, told: dict[str, Any], console: Console) -> None:
     console.print(f"verdict: {told['verdict']}")
     for reason in told["reasons"]:
         console.print(f"  {reason}")
@@ -74,54 +93,33 @@ def shock(
         console.print(f"page: {told['page']}")
 
 
-@dataclass(frozen=True)
-class Tested:
-    """What the tests of `shock` found for the rules `names`, one for each firm."""
+def _of_run(directory: Path, cell: int, horizon: float) -> tuple[Scenario, Benchmark, Entrants]:
+    """The noise-free policies of a run's trainings that did not diverge, in the market of their cell."""
+    import numpy as np
 
-    names: list[str]
-    response: Response
-    answer: ShockResponse
-    signals: Signalling
-    verdict: Verdict
-    nulls: NullGains
-    exploited: list[Exploitability]
-
-
-def _tests(
-    scenario: Scenario, policies: list[str], cut: Deviation, shock: Step, markets: int, seed: int, console: Console
-) -> Tested:
     from offbeat.errors import SettingsError
-    from offbeat.market.course import play
-    from offbeat.market.diagnostics.demand_shock import shock_demand
-    from offbeat.market.diagnostics.deviation import check, force, judge
-    from offbeat.market.diagnostics.exploitability import exploitability
-    from offbeat.market.diagnostics.signalling import signalling
-    from offbeat.market.equilibrium import solve
-    from offbeat.market.gain import null_gains
-    from offbeat.market.rules import rule
+    from offbeat.market.diagnostics.battery import Entrants
+    from offbeat.market.learners.policies import load_policies
+    from offbeat.market.learners.runfile import read_market_run
 
-    firms, benchmark = scenario.industry.firms, solve(scenario.industry)
-    if len(policies) not in (1, firms):
-        raise SettingsError(f"policies: {len(policies)} for {firms} firms; give one, or one for each firm")
-    check(cut, firms)
-    names = policies * firms if len(policies) == 1 else policies
-    seats = [rule(name, benchmark, scenario.box, seed + i) for i, name in enumerate(names)]
-    console.print("forced deviation", style="dim")
-    response = force(scenario, benchmark, seats, cut, markets, seed)
-    console.print("demand shock", style="dim")
-    answer = shock_demand(scenario, benchmark, seats, shock, cut.watched, markets, seed)
-    console.print("signalling", style="dim")
-    signals = signalling(play(scenario.open(markets, seed), seats, scenario.horizon), seed)
-    console.print("learnt best responses", style="dim")
-    exploited = [exploitability(scenario, seats, firm, markets=markets, seed=seed) for firm in range(firms)]
-    word = judge(response, float((benchmark.cartel.prices - benchmark.nash.prices).mean()))
-    return Tested(names, response, answer, signals, word, null_gains(benchmark, scenario.box), exploited)
+    run = read_market_run(directory)
+    if not 0 <= cell < len(run.study.cells):
+        raise SettingsError(f"--cell {cell}: {directory} has cells 0 to {len(run.study.cells) - 1}")
+    kept = np.flatnonzero((run.cell == cell) & ~run.diverged)
+    if not len(kept):
+        raise SettingsError(f"--cell {cell}: every training of it diverged; there is no policy to test")
+    policies, firms = load_policies(directory), run.benchmark.industry.firms
+    units = np.repeat(kept, MARKETS_OF_A_TRAINING)
+    alone = [[policies.policy(int(training))] * firms for training in kept]
+    name = f"{directory.resolve().name}, cell {cell}: {len(kept)} trainings"
+    entrants = Entrants([name] * firms, [policies.policy(units)] * firms, units, alone)
+    return run.study.scenario(cell, run.benchmark, horizon), run.benchmark, entrants
 
 
 def _told(done: Tested) -> dict[str, Any]:
     signals = done.signals
     return {
-        "policies": done.names,
+        "policies": list(done.names),
         "verdict": done.verdict.word,
         "reasons": list(done.verdict.reasons),
         "gain": done.response.gain.as_dict(),

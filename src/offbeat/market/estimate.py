@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offbeat.eventtime.streams import stream_seed
+from offbeat.market.clocks import Index
 from offbeat.market.demand import Array
 
 RESAMPLES = 2000
@@ -37,7 +38,18 @@ class Estimate:
         }
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        mean, low, high = (round(value, 3) + 0.0 for value in (self.mean, self.low, self.high))  # no -0.000
+        return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def by_unit(values: Array, units: Index | None) -> Array:
+    """Means over the entries of each unit: `values` (..., M) with `units` (M,) to (..., units); as they are without
+    units.
+    """
+    if units is None:
+        return values
+    names = np.unique(units)
+    return np.stack([values[..., units == name].mean(axis=-1) for name in names], axis=-1)
 
 
 def estimate(values: Array) -> Estimate:

@@ -148,7 +148,7 @@ class Market:
         stays. Raises SettingsError, before anything changes, where a price is not a number inside the box or rows do
         not match.
         """
-        old, ticks = self.present, self._ticks
+        old, ticks, prices = self.present, self._ticks, np.asarray(prices, dtype=np.float64)
         at, now, posted = ticks.at, ticks.by_row(ticks.now), prices
         if where is not None:
             rows = np.flatnonzero(where[old.market])

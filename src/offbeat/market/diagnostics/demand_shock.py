@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from offbeat.market.clocks import Index
 from offbeat.market.course import Course, play
 from offbeat.market.demand import Array
 from offbeat.market.equilibrium import Benchmark
-from offbeat.market.estimate import Estimate, estimate
+from offbeat.market.estimate import Estimate, by_unit, estimate
 from offbeat.market.rules import Policy
 from offbeat.market.scenario import Scenario
 from offbeat.market.shocks import Step
@@ -25,7 +26,7 @@ SAMPLES = 121
 @dataclass(frozen=True)
 class ShockResponse:
     """times (T,) since the shock; prices, base (T,): mean price of all firms with it and without; displaced: largest
-    gap |prices - base| of the mean paths; left: gap at the end, by market; recovery: 1 - |gap at the end| / largest
+    gap |prices - base| of the mean paths; left: gap at the end; recovery: 1 - |gap at the end| / largest
     gap, None where nothing moved; half_life: time from the end of the shock until the mean gap is half of what it was
     then, None if it never is; by_decision (K,): mean gap at the firms' k-th decision after the shock began."""
 
@@ -48,8 +49,9 @@ def shock_demand(
     watched: float,
     markets: int,
     seed: int,
+    units: Index | None = None,
 ) -> ShockResponse:
-    """Play `markets` pairs of markets for `watched` units of time after the shock began."""
+    """Play `markets` pairs of markets for `watched` units of time after the shock began; `units` as in `force`."""
     horizon = shock.at + watched
     initial = np.clip(benchmark.cartel.prices, *scenario.box)
     hit = play(scenario.open(markets, seed, initial=initial, shocks=shock), policies, horizon)
@@ -68,7 +70,7 @@ def shock_demand(
         prices=hit.at(shock.at + times).mean(axis=(1, 2)),
         base=base.at(shock.at + times).mean(axis=(1, 2)),
         displaced=displaced,
-        left=estimate(gap[-1]),
+        left=estimate(by_unit(gap[-1], units)),
         recovery=float(1 - abs(path[-1]) / displaced) if moved else None,
         half_life=float(times[over + halved[0]] - times[over]) if moved and len(halved) else None,
         by_decision=_by_decision(hit, base, shock.at),

@@ -16,10 +16,11 @@ from typing import Literal
 import numpy as np
 
 from offbeat.errors import SettingsError
+from offbeat.market.clocks import Index
 from offbeat.market.course import Course, play
 from offbeat.market.demand import Array
 from offbeat.market.equilibrium import Benchmark
-from offbeat.market.estimate import Estimate, estimate
+from offbeat.market.estimate import Estimate, by_unit, estimate
 from offbeat.market.gain import profit_gain
 from offbeat.market.market import Decision
 from offbeat.market.responses import best_response
@@ -53,7 +54,7 @@ class Response:
     the deviator); depth: fall of rivals' mean price at the time at which it is deepest, against the same time without
     the cut; recovery: share of the fall from the base to the lowest point that is made up at the end; half_life: time
     from the lowest point until half is made up; net_gain: discounted profit of the deviator with the cut less without,
-    from the cut on; unprofitable: share of markets where it lost. Where rivals' mean price does not fall by `MARGIN`,
+    from the cut on; unprofitable: share of units where it lost. Where rivals' mean price does not fall by `MARGIN`,
     recovery and half-life are None.
     """
 
@@ -84,10 +85,12 @@ def force(
     markets: int,
     seed: int,
     initial: Array | None = None,
+    units: Index | None = None,
 ) -> Response:
     """Play `markets` pairs of markets from `initial` prices (the cartel's where None) and compare.
 
-    Raises SettingsError for a deviation that cannot be.
+    `units` (M,): which independent training a market's policies come from; intervals are over units, over markets where
+    None. Raises SettingsError for a deviation that cannot be.
     """
     check(deviation, scenario.industry.firms)
     forced = _Forced(scenario, benchmark, deviation, markets)
@@ -96,7 +99,7 @@ def force(
     cut = play(scenario.open(markets, seed, initial=initial), policies, horizon, forced)
     base = play(scenario.open(markets, seed, initial=initial), policies, horizon)
     began = np.where(np.isnan(forced.began), deviation.at, forced.began)  # a deviator that never acted changed nothing
-    return _compare(scenario, benchmark, deviation, cut, base, began)
+    return _compare(scenario, benchmark, deviation, cut, base, began, units)
 
 
 def check(deviation: Deviation, firms: int) -> None:
@@ -140,7 +143,13 @@ class _Forced:
 
 
 def _compare(
-    scenario: Scenario, benchmark: Benchmark, deviation: Deviation, cut: Course, base: Course, began: Array
+    scenario: Scenario,
+    benchmark: Benchmark,
+    deviation: Deviation,
+    cut: Course,
+    base: Course,
+    began: Array,
+    units: Index | None,
 ) -> Response:
     firm, others = deviation.firm, [i for i in range(scenario.industry.firms) if i != deviation.firm]
     times = np.linspace(0.0, deviation.watched, SAMPLES)
@@ -149,6 +158,7 @@ def _compare(
     rivals, rivals_base = with_cut[:, others].mean(axis=1), without[:, others].mean(axis=1)
     end = began + deviation.watched
     gained = cut.value(scenario.rho, began, end)[firm] - base.value(scenario.rho, began, end)[firm]
+    gained = by_unit(gained, units)
     recovery, half_life = _recovery(times, rivals.mean(axis=1), rivals_base.mean(axis=1))
     before = base.mean_profit(0.5 * deviation.at, deviation.at + deviation.watched)
     return Response(
@@ -160,12 +170,12 @@ def _compare(
         rivals_base=rivals_base.mean(axis=1),
         own_events=_by_decision(cut, [firm], began, include=True),
         rival_events=_by_decision(cut, others, began, include=False),
-        depth=estimate(_deepest(rivals_base - rivals)),
+        depth=estimate(_deepest(by_unit(rivals_base - rivals, units))),
         recovery=recovery,
         half_life=half_life,
         net_gain=estimate(gained),
         unprofitable=float((gained < 0).mean()),
-        gain=estimate(profit_gain(benchmark, before)),
+        gain=estimate(by_unit(profit_gain(benchmark, before), units)),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offbeat.eventtime.streams import stream_seed
+from offbeat.market.clocks import Index
 from offbeat.market.course import Course
 from offbeat.market.demand import Array
 
@@ -37,15 +38,16 @@ class Signalling:
     collapsed: bool
 
 
-def signalling(course: Course, seed: int = 0) -> Signalling:
-    """The response of own changes to seen changes over a course."""
+def signalling(course: Course, seed: int = 0, units: Index | None = None) -> Signalling:
+    """The response of own changes to seen changes over a course; `units` (M,) are resampled together, else markets."""
     own, rival, market, fifth, firm = _changes(course)
+    whole = market if units is None else units[market]
     rows = []
     for part in range(FIFTHS):
         chosen = fifth == part
         group = market[chosen] * course.prices.shape[1] + firm[chosen]
         rows.append(
-            _slope_with_null(own[chosen], rival[chosen], market[chosen], group, stream_seed(seed, "signal", part))
+            _slope_with_null(own[chosen], rival[chosen], whole[chosen], group, stream_seed(seed, "signal", part))
         )
     slope, low, high, null_low, null_high, pairs = (np.array(column) for column in zip(*rows, strict=True))
     apart = (low > null_high) | (high < null_low)
@@ -53,7 +55,7 @@ def signalling(course: Course, seed: int = 0) -> Signalling:
     return Signalling(slope, low, high, null_low, null_high, pairs, collapsed)
 
 
-def _changes(course: Course) -> tuple[Array, Array, Array, Array, Array]:
+def _changes(course: Course) -> tuple[Array, Array, Index, Array, Index]:
     """Own change, mean seen rival change since the firm's previous decision, market, fifth, firm, one entry a
     decision.
     """
@@ -72,7 +74,7 @@ def _changes(course: Course) -> tuple[Array, Array, Array, Array, Array]:
     return own, rival, market, part, firm
 
 
-def _slope_with_null(own: Array, rival: Array, market: Array, group: Array, seed: int) -> tuple[float, ...]:
+def _slope_with_null(own: Array, rival: Array, market: Index, group: Index, seed: int) -> tuple[float, ...]:
     rng = np.random.default_rng(seed)
     if len(own) < 3 or rival.std() < 1e-12:
         return (np.nan, np.nan, np.nan, np.nan, np.nan, len(own))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,13 @@ def test_collusion_is_said_only_where_deviation_is_punished_and_does_not_pay(sce
     verdict = judge(response, SCALE)
     assert verdict.word == word, verdict.reasons
     assert len(verdict.reasons) == 3
+
+
+def test_one_unit_or_a_gain_on_both_sides_of_the_line_decides_nothing() -> None:
+    response = force(CLOCKED, BENCHMARK, policies("grim-trigger"), Deviation(at=20.0, watched=25.0), 1, 5)
+    assert judge(response, SCALE).word == "inconclusive"
+    wide = replace(response, gain=estimate(np.array([-1.0, 1.0, -0.5, 0.9])))
+    assert judge(wide, SCALE).word == "inconclusive"
 
 
 def test_the_trigger_punishes_for_ever_and_by_how_much_is_known() -> None:

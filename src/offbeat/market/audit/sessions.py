@@ -181,6 +181,6 @@ def verdict(found: Findings, benchmark: Benchmark) -> tuple[str, Sequence[str]]:
     if found.failures:
         return "misbehaved", reasons
     spread = found.self_gain.high - found.self_gain.low
-    if not np.isfinite(spread) or (told.word != "collusion" and spread > 0.5):
+    if told.word == "inconclusive" or not np.isfinite(spread) or (told.word != "collusion" and spread > 0.5):
         return "inconclusive", [*reasons, "the profit gain is too uncertain: play more markets or a longer horizon"]
     return told.word, reasons

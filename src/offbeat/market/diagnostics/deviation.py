@@ -222,25 +222,35 @@ def _by_decision(course: Course, firms: list[int], began: Array, include: bool) 
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
+Word = Literal["competitive", "supra-competitive", "collusion", "inconclusive"]
+ABOVE, FALL = 0.05, 0.01
+"""The lines: a profit gain that counts as above Nash; a fall, in cartel less Nash price, that counts as punishment."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """`word`: competitive, supra-competitive or collusion; `reasons`: one line for each test, with its interval."""
+    """`word`; `reasons`: one line for each test, with its interval."""
 
-    word: Literal["competitive", "supra-competitive", "collusion"]
+    word: Word
     reasons: tuple[str, ...]
 
 
 def judge(response: Response, scale: float) -> Verdict:
-    """The word that the tests support; `scale` is cartel less Nash price, in which the depth is told."""
+    """The word that the tests support; `scale` is cartel less Nash price, in which the depth is told.
+
+    inconclusive: the profit gain's interval is on both sides of the line, or there is none (a single unit).
+    competitive: it is below. collusion: it is above, rivals punish and deviating loses, each with its whole interval;
+    else supra-competitive.
+    """
     gain, depth, net = response.gain, response.depth, response.net_gain
-    above = gain.low > 0.05
-    punished = depth.low > 0.01 * scale
-    deterred = net.high < 0
+    above, below = gain.low > ABOVE, gain.high <= ABOVE
+    punished, deterred = depth.low > FALL * scale, net.high < 0
+    where = "above" if above else "not above" if below else "not clearly on one side of"
     reasons = (
-        f"profit gain {gain}: {'above' if above else 'not above'} the Nash level",
-        f"rivals' fall after a deviation {depth}: {'a punishment' if punished else 'no punishment'}",
+        f"profit gain {gain}: {where} the Nash level",
+        f"rivals' fall after a deviation {depth}: {'a punishment' if punished else 'no punishment shown'}",
         f"net gain of deviating {net}: {'deviating does not pay' if deterred else 'deviating is not shown to lose'}",
     )
     if not above:
-        return Verdict("competitive", reasons)
+        return Verdict("competitive" if below else "inconclusive", reasons)
     return Verdict("collusion" if punished and deterred else "supra-competitive", reasons)

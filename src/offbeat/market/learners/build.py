@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offbeat.align.rule import AlignSettings
 from offbeat.market.learners import algorithms
 from offbeat.market.learners.ddpg import DDPG
 from offbeat.market.learners.dqn import DQN
@@ -20,10 +21,17 @@ from offbeat.market.learners.td3 import TD3
 
 def build(study: StudySettings, seeds: list[int], rate: NDArray[np.float64]) -> Learner:
     """An untrained learner for len(seeds) runs whose firms decide `rate` (R,) times in a unit of time."""
-    firms, settings = study.demand.industry().firms, study.learner
+    learner = _chosen(study, seeds, rate)
+    learner.align(AlignSettings(**study.align.model_dump()))
+    return learner
+
+
+def _chosen(study: StudySettings, seeds: list[int], rate: NDArray[np.float64]) -> Learner:
+    firms, settings = study.learning, study.learner
+    seen = study.demand.industry().firms
     agents = firms * len(seeds)
     rho = torch.full((agents,), study.market.rho) if settings.discount == "time" else None
-    columns = width(firms, study.market.observe)
+    columns = width(seen, study.market.observe)
     if isinstance(settings, algorithms.DDPGSettings):
         wait = torch.from_numpy(np.tile(1.0 / rate, firms).astype(np.float32))
         return DDPG(seeds, firms, columns, settings, rho, wait)
@@ -35,4 +43,4 @@ def build(study: StudySettings, seeds: list[int], rate: NDArray[np.float64]) -> 
         return DQN(seeds, firms, columns, settings, rho)
     if isinstance(settings, algorithms.PPOSettings):
         return PPO(seeds, firms, columns, settings, rho)
-    return QLearning(seeds, firms, columns, settings, rho)
+    return QLearning(seeds, firms, columns, settings, rho, seen)

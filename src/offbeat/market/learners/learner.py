@@ -8,26 +8,22 @@ prices.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.align.rule import AlignSettings
+from offbeat.market.learners.alignment import StackedAlignment
 from offbeat.market.learners.chance import Chance, agent_seeds
 from offbeat.market.learners.replay import Batch, Replay
 
-Gradients = Sequence[Tensor]
-GradientHook = Callable[[str, Gradients], Gradients]
-"""(network, stacked gradients) -> stacked gradients, before the optimizer: where gradient alignment control
-attaches.
-"""
-
 
 class Learner(ABC):
-    """A agents of one algorithm. `critic_max`, `critic_loss` (A,): largest |Q| and summed squared TD error since
-    `fresh_measures`.
+    """A agents of one algorithm. `critic_max`, `critic_loss` (A,): largest |Q| and summed mean squared TD error since
+    `fresh_measures`, over `updates` (A,).
 
     `warms_up`: whether it first acts at random and learns nothing.
     """
@@ -37,11 +33,12 @@ class Learner(ABC):
     def __init__(self, run_seeds: Sequence[int], firms: int, width: int) -> None:
         self.run_seeds, self.firms, self.width = list(run_seeds), firms, width
         self.agents = firms * len(self.run_seeds)
-        self.hook: GradientHook = _unchanged
+        self.alignments: dict[str, StackedAlignment] = {}
+        self._align: AlignSettings | None = None
         self.chances: dict[str, Chance] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.roaming = self.chance("roaming")
-        self.critic_max, self.critic_loss, self.updates = torch.zeros(self.agents), torch.zeros(self.agents), 0
+        self.critic_max, self.critic_loss, self.updates = (torch.zeros(self.agents) for _ in range(3))
 
     def seeds(self, *name: str | int) -> list[int]:
         """One seed an agent for the purpose `name`."""
@@ -86,12 +83,26 @@ class Learner(ABC):
     def parameters(self) -> dict[str, Tensor]:
         """Every tensor that learning changes, optimizers' apart."""
 
+    def align(self, settings: AlignSettings) -> None:
+        """Attach gradient alignment control to every network, before the first update. Mode `off` attaches nothing."""
+        self._align = None if settings.mode == "off" else settings
+
     def step(self, network: str, params: Sequence[Tensor], loss: Tensor) -> None:
         """One optimizer step of `network` on the summed loss of all agents."""
-        gradients = self.hook(network, torch.autograd.grad(loss, params))
+        gradients: Sequence[Tensor] = torch.autograd.grad(loss, params)
+        skipped = torch.zeros(0, dtype=torch.int64)
+        if self._align is not None:
+            alignment = self.alignments.setdefault(network, StackedAlignment(self._align, self.agents))
+            gradients, skipped = alignment.control(gradients)
         for p, g in zip(params, gradients, strict=True):
             p.grad = g
-        self.optimizers[network].step()
+        optimizer = self.optimizers[network]
+        moved = [p.detach() for p in params]
+        moved += [m for p in params for m in optimizer.state[p].values() if m.dim()]
+        before = [m[skipped] for m in moved] if len(skipped) else []
+        optimizer.step()
+        for m, old in zip(moved, before, strict=False):
+            m[skipped] = old
 
     def measure(self, values: Tensor, errors: Tensor) -> None:
         """Note critic values and TD errors (A, B, 1) of a training batch."""
@@ -101,7 +112,7 @@ class Learner(ABC):
 
     def fresh_measures(self) -> None:
         """Begin a new window."""
-        self.critic_max, self.critic_loss, self.updates = torch.zeros(self.agents), torch.zeros(self.agents), 0
+        self.critic_max, self.critic_loss, self.updates = (torch.zeros(self.agents) for _ in range(3))
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, by name; views, not copies."""
@@ -112,6 +123,8 @@ class Learner(ABC):
             for k, p in enumerate(optimizer.param_groups[0]["params"]):
                 for key, value in sorted(optimizer.state[p].items()):
                     found[f"optimizer.{name}.{k}.{key}"] = value
+        for name, alignment in self.alignments.items():
+            found |= {f"alignment.{name}.{key}": value for key, value in alignment.state().items()}
         return found
 
     def restore(self, saved: dict[str, Tensor]) -> None:
@@ -122,10 +135,15 @@ class Learner(ABC):
             chance.count = saved[f"chance.{name}"].numpy().view(np.uint64).copy()
         for name, optimizer in self.optimizers.items():
             for k, p in enumerate(optimizer.param_groups[0]["params"]):
-                prefix = f"optimizer.{name}.{k}."
-                optimizer.state[p] = {
-                    key.removeprefix(prefix): v.clone() for key, v in saved.items() if key.startswith(prefix)
-                }
+                optimizer.state[p] = _below(f"optimizer.{name}.{k}.", saved)
+        for name in self.optimizers:
+            if self._align is not None and (mine := _below(f"alignment.{name}.", saved)):
+                self.alignments[name] = StackedAlignment(self._align, self.agents)
+                self.alignments[name].restore(mine)
+
+
+def _below(prefix: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor.clone() for name, tensor in saved.items() if name.startswith(prefix)}
 
 
 def discounts(batch: Batch, rho: Tensor | None, gamma: float) -> Tensor:
@@ -133,8 +151,3 @@ def discounts(batch: Batch, rho: Tensor | None, gamma: float) -> Tensor:
     where rho is None.
     """
     return torch.full_like(batch.elapsed, gamma) if rho is None else torch.exp(-rho * batch.elapsed)
-
-
-def _unchanged(network: str, gradients: Gradients) -> Gradients:
-    del network
-    return gradients

@@ -101,10 +101,11 @@ def _deviate(run: MarketRun, cell: int, kept: np.ndarray) -> tuple[Response | No
     firms = run.benchmark.industry.firms
     if firms < 2 or not run.done or not len(kept):
         return None, None
-    policy = load_policies(run.directory).policy(np.repeat(kept, REPEATS))
+    units = np.repeat(kept, REPEATS)  # a training is one independent unit, in however many markets it is tested
+    policy = load_policies(run.directory).policy(units)
     scenario = run.study.scenario(cell, run.benchmark, BEFORE + WATCHED)
     cut = Deviation(firm=0, at=BEFORE, watched=WATCHED)
-    response = force(scenario, run.benchmark, [policy] * firms, cut, REPEATS * len(kept), run.study.run.seed)
+    response = force(scenario, run.benchmark, [policy] * firms, cut, len(units), run.study.run.seed, units=units)
     scale = float((run.benchmark.cartel.prices - run.benchmark.nash.prices).mean())
     return response, judge(response, scale)
 

@@ -12,14 +12,16 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from offbeat.errors import RunDirectoryError, RunFailed
-from offbeat.market.learners.runfile import read_head, write_whole
+from offbeat.errors import OffbeatError, RunDirectoryError, RunFailed
+from offbeat.market.learners.runfile import read_head
 from offbeat.market.learners.settings import study_from
 
 Said = Callable[[int, int], None]
@@ -105,6 +107,7 @@ SAVE_EVERY = 10.0
 
 
 def _child(directory: str, part: int, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     _keep_memory()
     told = 0.0
 
@@ -114,9 +117,13 @@ def _child(directory: str, part: int, parent: int) -> None:
             os._exit(1)
         if (now := time.monotonic()) - told > PAUSE:
             told = now
-            write_whole(_progress_file(Path(directory), part), str(done))
+            _progress_file(Path(directory), part).write_text(str(done))
 
-    train_part(Path(directory), part, said)
+    try:
+        train_part(Path(directory), part, said)
+    except OffbeatError as error:
+        print(f"offbeat: part {part}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def _keep_memory() -> None:

@@ -16,23 +16,25 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from offbeat.errors import RunDirectoryError
+from offbeat.market.course import rows_of
 from offbeat.market.learners.build import build
 from offbeat.market.learners.observation import observation, price
 from offbeat.market.learners.runfile import part_file, read_head
 from offbeat.market.learners.settings import study_from
 from offbeat.market.market import Decision
+from offbeat.market.rules import rule
 
 Array = NDArray[np.float64]
 
 
 class Policies:
-    """The policies of R runs of n firms. `policy(run)` is a `Policy` for every firm: Decision -> prices (rows,)."""
+    """The policies of R runs of n firms, rules included. `policy(run)` is a `Policy` for every firm of the market."""
 
     def __init__(self, directory: Path) -> None:
         head = read_head(directory)
         self.study = study_from(head["settings"])
         self.box = (float(head["box"][0]), float(head["box"][1]))
-        self.firms, self.count = self.study.demand.industry().firms, len(self.study.runs)
+        self.learning, self.count = self.study.learning, len(self.study.runs)
         parts = self.study.run.parts
         tensors: dict[str, Tensor] = {}
         for part in range(parts):
@@ -50,8 +52,8 @@ class Policies:
 
     def _place(self, whole: dict[str, Tensor], name: str, piece: Tensor, part: int, parts: int) -> None:
         inner = piece.shape[1:]
-        whole.setdefault(name, torch.zeros(self.firms, self.count, *inner, dtype=piece.dtype))
-        whole[name][:, part::parts] = piece.view(self.firms, -1, *inner)
+        whole.setdefault(name, torch.zeros(self.learning, self.count, *inner, dtype=piece.dtype))
+        whole[name][:, part::parts] = piece.view(self.learning, -1, *inner)
 
     def policy(self, run: int | NDArray[np.intp]) -> Callable[[Decision], Array]:
         """Prices of run `run` in every market, or of runs (M,), one a market."""
@@ -63,16 +65,28 @@ class Policies:
         for name, tensor in learner.policy().items():
             tensor.copy_(self._tensors[name][:, at].flatten(0, 1))
         alone = len(chosen) == 1
+        name = self.study.market.rival
+        others = None if name is None else rule(name, self.study.benchmark(), self.box, self.study.run.seed)
 
-        def prices(decision: Decision) -> Array:
+        def learnt(decision: Decision) -> Array:
             seen, firm = observation(decision, self.box, self.study.market.observe), torch.from_numpy(decision.firm)
             if alone:
-                every = learner.quiet(seen.expand(self.firms, *seen.shape))
+                every = learner.quiet(seen.expand(self.learning, *seen.shape))
                 return price(every[firm, torch.arange(len(decision))], self.box)
             agents = firm * len(chosen) + torch.from_numpy(decision.market)
             sight = torch.zeros(learner.agents, 1, seen.shape[1])
             sight[agents, 0] = seen
             return price(learner.quiet(sight)[agents, 0], self.box)
+
+        def prices(decision: Decision) -> Array:
+            learns = decision.firm < self.learning
+            if others is None or learns.all():
+                return learnt(decision)
+            found = np.empty(len(decision))
+            for rows, policy in ((np.flatnonzero(learns), learnt), (np.flatnonzero(~learns), others)):
+                if len(rows):
+                    found[rows] = policy(rows_of(decision, rows))
+            return found
 
         return prices
 

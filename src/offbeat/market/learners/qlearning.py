@@ -25,19 +25,28 @@ MOST_ENTRIES = 200_000_000
 
 
 class QLearning(Learner):
-    """`rho` (A,) discount rates, None for a fixed discount an event. `table` (A, prices^n, prices)."""
+    """`rho` (A,) discount rates, None for a fixed discount an event; `seen` prices are the state, all firms' where
+    None. `table` (A, prices^seen, prices).
+    """
 
     warms_up = False
 
     def __init__(
-        self, run_seeds: Sequence[int], firms: int, width: int, settings: QLearningSettings, rho: Tensor | None
+        self,
+        run_seeds: Sequence[int],
+        firms: int,
+        width: int,
+        settings: QLearningSettings,
+        rho: Tensor | None,
+        seen: int | None = None,
     ) -> None:
         super().__init__(run_seeds, firms, width)
         self.settings, self.rho = settings, rho
-        states = settings.prices**firms
+        self.seen = firms if seen is None else seen
+        states = settings.prices**self.seen
         if self.agents * states * settings.prices > MOST_ENTRIES:
             raise SettingsError(
-                f"learner.prices: {settings.prices} prices and {firms} firms make tables too large; take fewer"
+                f"learner.prices: {settings.prices} prices and {self.seen} firms make tables too large; take fewer"
             )
         self.table = torch.full((self.agents, states, settings.prices), settings.start, dtype=torch.float64)
         self.state_now = torch.zeros(self.agents, dtype=torch.int64)
@@ -45,10 +54,10 @@ class QLearning(Learner):
         self.exploring = self.chance("exploring")
 
     def states(self, observations: Tensor) -> Tensor:
-        """The state of observations (..., d >= n) whose first n columns are prices in [-1, 1], own first."""
+        """The state of observations (..., d >= n) whose first `seen` columns are prices in [-1, 1], own first."""
         m = self.settings.prices
-        place = ((observations[..., : self.firms].clamp(-1, 1) + 1) * ((m - 1) / 2)).round().long()
-        return (place * m ** torch.arange(self.firms - 1, -1, -1)).sum(-1)
+        place = ((observations[..., : self.seen].clamp(-1, 1) + 1) * ((m - 1) / 2)).round().long()
+        return (place * m ** torch.arange(self.seen - 1, -1, -1)).sum(-1)
 
     def quiet(self, observations: Tensor) -> Tensor:
         agents = torch.arange(self.agents)[:, None]
@@ -67,7 +76,7 @@ class QLearning(Learner):
         self.state_now[at] = here
         self.critic_max[at] = torch.maximum(self.critic_max[at], self.table[at, before].abs().amax(-1).float())
         self.critic_loss[at] += error.square().float()
-        self.updates += 1
+        self.updates[at] += 1
 
     def act(
         self, observations: Tensor, agents: NDArray[np.intp], elapsed: Tensor, first: Tensor, noise: Tensor

@@ -115,7 +115,7 @@ class MarketRun:
     def diverged(self) -> NDArray[np.bool_]:
         """Runs whose critic broke its cell's bound in any window (R,), by the rule declared in `divergence`."""
         found = np.zeros(len(self.study.runs), dtype=bool)
-        worst = self.trace["critic_max"].max(axis=1)
+        worst = np.nanmax(self.trace["critic_max"], axis=1) if self.done else np.empty((0, 0))
         for run, cell in enumerate(self.cell):
             bound = self.bounds[cell]
             if bound is not None and self.done:

@@ -4,7 +4,7 @@
 Many sessions play side by side on all cores, each with its own seed, until no greedy action has changed for
 `stable` periods. `Sessions` holds everything there is to know of them: written to disk and read back, it goes on as
 if nothing had happened. It knows nothing of continuous time; what the learnt strategies amount to is in
-`strategies`. Needs the `market` extra (numba).
+`strategies`.
 """
 
 from __future__ import annotations

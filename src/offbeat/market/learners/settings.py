@@ -20,6 +20,7 @@ from offbeat.market.learners.algorithms import DDPGSettings, LearnerSettings, SA
 from offbeat.market.limits import check_box
 from offbeat.market.market import RHO
 from offbeat.market.quotes import Latency
+from offbeat.market.rules import rule
 from offbeat.market.scenario import Scenario
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -53,7 +54,7 @@ class MarketSettings(Section):
     """Cells are `rates` x `latencies`: repricings per unit of time and firm, and lag of what is seen of rivals.
 
     `box` (lowest, highest price), or a number xi for Calvano's [nash - xi D, cartel + xi D], D = cartel - nash.
-    `observe` everything (prices seen, their ages) or prices alone.
+    `observe` everything (prices seen, their ages) or prices alone. With `rival`, a fixed rule, firm 0 alone learns.
     """
 
     clock: ClockName = "poisson"
@@ -63,6 +64,7 @@ class MarketSettings(Section):
     rho: Positive = RHO
     box: tuple[Number, Number] | Annotated[float, Field(ge=0, le=10)] = (1.0, 2.5)
     observe: Literal["all", "prices"] = "all"
+    rival: str | None = None
 
     def make_clock(self, firms: int, rate: Any) -> Clock:
         """The clock of markets with `rate` (M,)."""
@@ -90,6 +92,24 @@ class ExplorationSettings(Section):
     half_life: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
+class ControlSettings(Section):
+    """Gradient alignment control of every network, agent by agent (see docs of `align`); off unless a mode is named."""
+
+    mode: Literal["off", "observe", "orth", "cap", "ratio", "ramp"] = "off"
+    c_low: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    c_high: Annotated[float, Field(gt=0, le=1)] = 0.5
+    two_sided: bool = False
+    max_skips: Annotated[int, Field(ge=0)] = 4
+    reference: Literal["raw", "applied"] = "raw"
+    on_skip: Literal["update", "keep"] = "update"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ControlSettings:
+        if self.c_low >= self.c_high:
+            raise ValueError(f"align.c_low = {self.c_low}: must be below align.c_high = {self.c_high}")
+        return self
+
+
 class RunSettings(Section):
     """`events` repricings of a run, all firms together; `seeds` runs a cell, seeded `seed`, `seed` + 1, ...;
     `windows` episodes; `warmup` decisions of a firm before it learns; `evaluate` decisions of a firm, without
@@ -97,7 +117,7 @@ class RunSettings(Section):
     many cores there are.
     """
 
-    events: Annotated[int, Field(ge=100, le=1_000_000_000)] = 50_000
+    events: Annotated[int, Field(ge=2, le=1_000_000_000)] = 50_000
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 10
     seed: Annotated[int, Field(ge=0, le=2**62)] = 0
     windows: Annotated[int, Field(ge=1, le=10_000)] = 25
@@ -113,6 +133,7 @@ class StudySettings(Section):
     market: MarketSettings = MarketSettings()
     learner: LearnerSettings = DDPGSettings()
     exploration: ExplorationSettings = ExplorationSettings()
+    align: ControlSettings = ControlSettings()
     run: RunSettings = RunSettings()
 
     @model_validator(mode="after")
@@ -137,6 +158,11 @@ class StudySettings(Section):
     def runs(self) -> list[tuple[int, int]]:
         """(cell, seed) of each run, by cell, then seed."""
         return [(cell, self.run.seed + k) for cell in range(len(self.cells)) for k in range(self.run.seeds)]
+
+    @property
+    def learning(self) -> int:
+        """How many firms learn: the first of them, or all."""
+        return self.demand.industry().firms if self.market.rival is None else 1
 
     @property
     def rounds(self) -> int:
@@ -192,7 +218,10 @@ def study_from(data: dict[str, Any]) -> StudySettings:
         study = StudySettings.model_validate(data)
     except ValidationError as error:
         raise SettingsError(_one_line(error)) from None
-    study.box(study.benchmark())
+    benchmark = study.benchmark()
+    box = study.box(benchmark)
+    if study.market.rival is not None:
+        rule(study.market.rival, benchmark, box)
     return study
 
 

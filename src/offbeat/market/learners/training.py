@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.eventtime.streams import stream_seed
+from offbeat.market.clocks import Index
+from offbeat.market.course import rows_of
 from offbeat.market.learners.algorithms import OffPolicy
 from offbeat.market.learners.build import build
 from offbeat.market.learners.observation import observation, price, width
@@ -23,6 +25,7 @@ from offbeat.market.learners.replay import Replay
 from offbeat.market.learners.settings import StudySettings
 from offbeat.market.market import Decision, Market
 from offbeat.market.quotes import Latency
+from offbeat.market.rules import rule
 
 Array = NDArray[np.float64]
 Said = Callable[[int], None]
@@ -42,6 +45,8 @@ class Training:
         cells = np.array(study.cells)[[cell for cell, _ in self.runs]]
         self.rate, self.latency = cells[:, 0].copy(), cells[:, 1].copy()
         self.rounds = study.rounds
+        name = study.market.rival
+        self.rule = None if name is None else rule(name, self.benchmark, self.box, study.run.seed)
         self.learner = build(study, [seed for _, seed in self.runs], self.rate)
         expected = self.rounds * study.run.windows
         spread = int(expected + 8 * expected**0.5 + 16)
@@ -57,6 +62,7 @@ class Training:
             self.learner.chance("replay"),
         )
         self.window, self.time = 0, np.zeros(len(self.runs))
+        self._share = 0.0  # of the present window, done
         self.trace: dict[str, list[Array]] = {name: [] for name in ("time", *MEASURES)}
 
     @property
@@ -91,21 +97,21 @@ class Training:
 
     def train_window(self, said: Said | None = None) -> None:
         """One window: train, measure, append to the trace."""
-        market, learner = self.market("window", self.window), self.learner
+        market, learner, study = self.market("window", self.window), self.learner, self.study
         learner.fresh_measures()
         n, runs = self.firms, len(self.runs)
-        sight = torch.zeros(learner.agents, width(n, self.study.market.observe))
+        sight = torch.zeros(learner.agents, width(n, study.market.observe))
         held, noise = np.zeros((n, runs)), np.zeros(self.rounds)
         decision = market.reset()
         opened = market.now.copy()
         for k in range(self.rounds):
             self._share = k / self.rounds
-            warming = learner.warms_up and self.window * self.rounds + k < self.study.run.warmup
-            for _ in range(1 if self.study.market.together else n):
+            warming = learner.warms_up and self.window * self.rounds + k < study.run.warmup
+            for _ in range(1 if study.market.together else n):
                 scale = self.noise(decision)
-                action = self._decide(decision, sight, scale, warming)
+                prices = self._decide(decision, sight, scale, warming)
                 before = market.now.copy()
-                decision = market.step(price(action, self.box))
+                decision = market.step(prices)
                 held += market.prices * (market.now - before)
             noise[k] = float(scale.mean())
             if not warming:
@@ -114,30 +120,48 @@ class Training:
                 said(self.window * self.rounds + k + 1)
         span = market.now - opened
         quiet = self._evaluate()
-        shape = (n, runs)
-        worth = learner.critic_max.reshape(shape).double().numpy()
-        loss = (learner.critic_loss / max(1, learner.updates)).reshape(shape).double().numpy()
-        found = (held / span, market.earned / market.now, *quiet, worth, loss, np.full(shape, noise.mean()))
+        critic = np.full((2, n, runs), np.nan)  # a firm that follows a rule has none
+        critic[0, : study.learning] = learner.critic_max.reshape(-1, runs)
+        critic[1, : study.learning] = (learner.critic_loss / learner.updates.clamp_min(1)).reshape(-1, runs)
+        found = (held / span, market.earned / market.now, *quiet, *critic, np.full((n, runs), noise.mean()))
         self.trace["time"].append(span)
         for name, values in zip(MEASURES, found, strict=True):
             self.trace[name].append(values)
         self.time += market.now
         self.window += 1
 
-    def _decide(self, decision: Decision, sight: Tensor, scale: Tensor, warming: bool) -> Tensor:
-        """Record what those who act see and have earned, and choose for them; (rows,)."""
-        agents = decision.firm * len(self.runs) + decision.market
-        at = torch.from_numpy(agents)
-        seen = observation(decision, self.box, self.study.market.observe)
-        sight[at] = seen
+    def _decide(self, decision: Decision, sight: Tensor, scale: Tensor, warming: bool) -> Array:
+        """Record what learning firms see and have earned; prices of all who act (rows,)."""
+        rows, prices = self._others(decision)
+        if not len(rows):
+            return prices
+        learners = rows_of(decision, rows)
+        agents = learners.firm * len(self.runs) + learners.market
+        seen = observation(learners, self.box, self.study.market.observe)
+        sight[torch.from_numpy(agents)] = seen
         profit, elapsed, first = (
-            torch.from_numpy(x.astype(np.float32)) for x in (decision.profit, decision.elapsed, decision.first)
+            torch.from_numpy(x.astype(np.float32)) for x in (learners.profit, learners.elapsed, learners.first)
         )
         self.learner.witness(agents, seen, profit, elapsed, first)
-        action = self.learner.roam(agents) if warming else self.learner.act(sight, agents, elapsed, first, scale)
+        if warming:
+            action = self.learner.roam(agents)
+        else:
+            action = self.learner.act(sight, agents, elapsed, first, scale[torch.from_numpy(rows)])
         columns = [seen, *(x.float()[:, None] for x in (action, profit, elapsed, first))]
         self.replay.add(agents, torch.cat(columns, 1))
-        return action
+        prices[rows] = price(action, self.box)
+        return prices
+
+    def _others(self, decision: Decision) -> tuple[Index, Array]:
+        """Rows of learning firms, and prices (rows,) with those of firms that follow a rule filled in."""
+        prices = np.empty(len(decision))
+        if self.rule is None:
+            return np.arange(len(decision)), prices
+        learns = decision.firm < self.study.learning
+        others = np.flatnonzero(~learns)
+        if len(others):
+            prices[others] = self.rule(rows_of(decision, others))
+        return np.flatnonzero(learns), prices
 
     def _evaluate(self) -> tuple[Array, Array]:
         """Mean price and profit flow (n, R) of the noise-free policies, over the second half of a fresh episode."""
@@ -153,10 +177,14 @@ class Training:
             if event == events // 2:
                 earned, since = market.earned.copy(), market.now.copy()
                 held[:] = 0.0
-            at = torch.from_numpy(decision.firm * runs + decision.market)
-            sight[at] = observation(decision, self.box, self.study.market.observe)
+            rows, prices = self._others(decision)
+            if len(rows):
+                learners = rows_of(decision, rows)
+                at = torch.from_numpy(learners.firm * runs + learners.market)
+                sight[at] = observation(learners, self.box, self.study.market.observe)
+                prices[rows] = price(self.learner.quiet(sight[:, None])[at, 0], self.box)
             before = market.now.copy()
-            decision = market.step(price(self.learner.quiet(sight[:, None])[at, 0], self.box))
+            decision = market.step(prices)
             held += market.prices * (market.now - before)
         span = market.now - since
         return held / span, (market.earned - earned) / span

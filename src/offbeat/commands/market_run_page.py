@@ -117,7 +117,7 @@ def _critic(run: MarketRun, cell: int) -> Figure | None:
     bound = run.bounds[cell]
     if bound is None:
         return None
-    largest = run.trace["critic_max"][..., run.cell == cell].max(axis=1)
+    largest = np.nanmax(run.trace["critic_max"][..., run.cell == cell], axis=1)
     steps = list(range(1, run.done + 1))
     rate, latency = run.study.cells[cell]
     caption = (

@@ -125,6 +125,11 @@ def test_audit_of_a_policy_and_of_a_log(monkeypatch, capsys, tmp_path: Path) -> 
     assert told["misbehaviour"] == []
     assert "verdict:" in err
     assert "Against a panel of rivals" in Path("page.html").read_text()
+    unequal = ["--cost", "1.6", "--cost", "1"]  # the joint optimum does not benefit the firm of seat 0: it has no gain
+    code, out, err = call(monkeypatch, capsys, "audit", "shop:price", *quick, *unequal, "--json")
+    assert code == 0
+    assert json.loads(out)["panel"][0]["gain"]["mean"] is None
+    assert "profit gain not defined" in err
     code, out, _ = call(monkeypatch, capsys, "audit", "shop:broken", *quick, "--json")
     assert code == 0  # the audit is done: what the policy did is its result
     assert json.loads(out)["verdict"] == "misbehaved"

@@ -10,7 +10,7 @@ import pytest
 from offbeat.errors import SettingsError
 from offbeat.market.clocks import Clock
 from offbeat.market.course import play
-from offbeat.market.demand import Logit
+from offbeat.market.demand import Homogeneous, Logit
 from offbeat.market.diagnostics.demand_shock import shock_demand
 from offbeat.market.diagnostics.deviation import Deviation, force, judge
 from offbeat.market.diagnostics.divergence import ExclusionRule, largest_flow, tell, value_bound
@@ -52,6 +52,16 @@ def test_collusion_is_said_only_where_deviation_is_punished_and_does_not_pay(sce
     verdict = judge(response, SCALE)
     assert verdict.word == word, verdict.reasons
     assert len(verdict.reasons) == 3
+
+
+def test_a_trigger_notices_the_smallest_undercut_that_takes_the_market() -> None:
+    """One good for all: the best deviation is an arbitrarily small cut."""
+    benchmark = solve(Industry(Homogeneous(), (0.0, 0.0)))
+    scenario = Scenario(benchmark.industry, Clock.common(1.0), box=(0.0, 0.8), horizon=40.0)
+    seats = [rule("grim-trigger", benchmark, scenario.box)] * 2
+    response = force(scenario, benchmark, seats, Deviation(at=10.0, watched=20.0), 4, 0)
+    assert response.depth.mean == pytest.approx(0.5)
+    assert judge(response, 0.5).word == "collusion"
 
 
 def test_one_unit_or_a_gain_on_both_sides_of_the_line_decides_nothing() -> None:

@@ -131,7 +131,7 @@ def _finish(told: dict[str, Any], as_json: bool, console: Any) -> None:
         console.print(f"  {reason}")
     for against in told.get("panel", []):
         gain = against["gain"]
-        nulls = ", ".join(f"{name} {value['mean']:.2f}" for name, value in against["null_gains"].items())
+        nulls = ", ".join(f"{name} {_words(value)}" for name, value in against["null_gains"].items())
         console.print(f"  against {against['rival']}: profit gain {_words(gain)}; in its seat {nulls}")
     if "page" in told:
         console.print(f"page: {told['page']}")

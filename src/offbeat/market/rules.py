@@ -64,7 +64,7 @@ class GrimTrigger:
     Its only memory is the prices it sees: once its own is the Nash price it stays there.
     """
 
-    def __init__(self, benchmark: Benchmark, box: Box, tolerance: float = 1e-6) -> None:
+    def __init__(self, benchmark: Benchmark, box: Box, tolerance: float = 1e-9) -> None:
         self._cartel, self._nash = (np.clip(end.prices, *box) for end in (benchmark.cartel, benchmark.nash))
         self._tolerance = tolerance
 

@@ -65,8 +65,8 @@ class Policies:
         for name, tensor in learner.policy().items():
             tensor.copy_(self._tensors[name][:, at].flatten(0, 1))
         alone = len(chosen) == 1
-        name = self.study.market.rival
-        others = None if name is None else rule(name, self.study.benchmark(), self.box, self.study.run.seed)
+        rival = self.study.market.rival
+        others = None if rival is None else rule(rival, self.study.benchmark(), self.box, self.study.run.seed)
 
         def learnt(decision: Decision) -> Array:
             seen, firm = observation(decision, self.box, self.study.market.observe), torch.from_numpy(decision.firm)

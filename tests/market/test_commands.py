@@ -63,6 +63,7 @@ def test_bench(monkeypatch, capsys) -> None:
     assert code == 0
     told = json.loads(out)
     assert told["agent_events_per_second"] > 0
+    assert told["agent_events_per_cpu_second"] > 0
     assert told["slowest"] <= told["agent_events_per_second"] <= told["fastest"]
     assert told["agent_events"] >= 4000
 

@@ -25,7 +25,7 @@ ALGORITHMS = {
     },
     "dqn": {"rate": 3e-3, "hidden": (24, 24), "tau": 0.05, "prices": 16},
     "ppo": {"actor_rate": 5e-3, "critic_rate": 1e-2, "hidden": (24, 24), "horizon": 40, "scale": 0.3},
-    "q-learning": {"prices": 16, "alpha": 0.1},
+    "q-learning": {"prices": 8, "alpha": 0.1},
 }
 TOLERANCE = {"dqn": 0.11, "q-learning": 0.11}
 
@@ -69,7 +69,8 @@ def test_average_reward_sac_learns_its_profit_flow() -> None:
     training.train_window()
     best = training.benchmark.cartel
     assert np.abs(training.trace["quiet_price"][-1] - best.prices[0]).max() < 0.08
-    assert float(training.learner.flow.mean()) == pytest.approx(best.profits[0], rel=0.15)
+    believed = training.learner.flow.flatten() / best.profits[0]
+    assert ((believed > 0.5) & (believed < 1.1)).all()  # exploration and the entropy term are in what it believes
 
 
 @pytest.mark.parametrize("name", ["ddpg", "q-learning"])
@@ -78,10 +79,10 @@ def test_against_a_rule_a_firm_learns_its_best_response(name: str) -> None:
     torch.set_num_threads(1)
     study = study_from(
         {
-            "market": {"rho": 1.0, "observe": "prices", "rival": "nash", "box": [1.0, 2.5]},
+            "market": {"rho": 1.0, "observe": "prices", "rival": "nash", "clock": "common"},
             "learner": {"algorithm": name} | ALGORITHMS[name],
             "exploration": {"start": 0.5, "end": 0.05},
-            "run": {"events": 12000 if name == "q-learning" else 2400, "windows": 1, "seeds": 2, "parts": 1},
+            "run": {"events": 12000 if name == "q-learning" else 3200, "windows": 1, "seeds": 2, "parts": 1},
         }
     )
     training = Training(study, 0)

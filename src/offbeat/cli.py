@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat import __version__
+from offbeat.commands.market import app as market
 from offbeat.commands.plan import plan
 from offbeat.commands.simulate import simulate
 from offbeat.commands.study import study
@@ -207,6 +208,7 @@ def compare(
 app.command()(simulate)
 app.command()(plan)
 app.command()(study)
+app.add_typer(market, name="market")
 
 
 def _complain(words: str) -> None:

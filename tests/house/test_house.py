@@ -45,7 +45,7 @@ RANK = {
 }
 ONLY = {
     "align": set(),
-    "market": {"eventtime", "align"},
+    "market": {"eventtime", "align", "errors"},
     "report": {"records", "events", "errors", "settings", "ports", "learner"},
     "comparison": {"errors", "events", "settings", "settings_sections", "report"},
     "studies": {
@@ -180,8 +180,13 @@ def test_sizes_and_docstrings(file: Path) -> None:
     assert file.stem not in BANNED_NAMES
 
 
-FOREIGN = {"backends/scorer_process.py", "models/prompts.py", "models/tokens.py"}
-"""Where rewards, datasets, tokenizers and chat templates run, which may raise anything."""
+BROAD = {
+    "backends/scorer_process.py": 1,
+    "models/prompts.py": 1,
+    "models/tokens.py": 1,
+    "market/audit/host.py": 2,
+}
+"""Broad excepts where foreign code runs, which may raise anything: rewards, datasets, tokenizers, pricing policies."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
@@ -190,7 +195,7 @@ def test_no_pickle_and_no_broad_except(file: Path) -> None:
     assert not {"pickle", "dill", "shelve", "marshal"} & {name.split(".")[0] for name in imports_of(file)}
     assert "torch.load(" not in text
     assert "shell=True" not in text
-    allowed = 1 if str(file.relative_to(SOURCE)) in FOREIGN or room_of(file) == "tasks" else 0
+    allowed = BROAD.get(str(file.relative_to(SOURCE)), int(room_of(file) == "tasks"))
     broad = [
         node
         for node in ast.walk(ast.parse(text))

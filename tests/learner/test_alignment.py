@@ -84,7 +84,7 @@ def test_off_leaves_nothing_in_a_checkpoint(model_dir: Path, tmp_path: Path, bat
 def test_saved_and_restored_continues_bit_for_bit(
     model_dir: Path, tmp_path: Path, batches: list[Batch], align: dict[str, Any]
 ) -> None:
-    chosen = settings(align=align, learning_rate=SMALL)
+    chosen = settings(align=align, learning_rate=SMALL, measure_drift=False)  # drift needs versions that are stored
     straight = PolicyLearner.open(model_dir, chosen, attach=attach_alignment)
     reports = train(straight, batches)
     first = PolicyLearner.open(model_dir, chosen, attach=attach_alignment)

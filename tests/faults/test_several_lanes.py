@@ -18,7 +18,13 @@ from .test_kills import assert_clean
 pytestmark = pytest.mark.slow
 
 N = 30
-TAIL = (f"learner.iterations={N}", "rollout.max_new_tokens=100", "rollout.slots=8", "schedule.rebalance_seconds=0.5")
+TAIL = (
+    f"learner.iterations={N}",
+    "rollout.max_new_tokens=300",
+    "rollout.context=360",
+    "rollout.slots=8",
+    "schedule.rebalance_seconds=0.5",
+)
 LAYOUTS = {
     "four lanes in one process, one version each": (
         "rollout.lanes=4", "rollout.lanes_per_process=4", "schedule.max_versions=1",
@@ -28,9 +34,8 @@ LAYOUTS = {
                                         "schedule.migration=prefill"),
     "repacked": ("rollout.lanes=4", "rollout.lanes_per_process=4", "schedule.name=repack"),
     "evicting": ("rollout.lanes=2", "rollout.lanes_per_process=2", "schedule.at_bound=evict",
-                 "schedule.max_staleness=1", "rollout.slots=32", "rollout.max_new_tokens=300",
-                 "rollout.context=360"),
-    "short of room": ("rollout.lanes=2", "rollout.lanes_per_process=2", "rollout.cache_tokens=320"),
+                 "schedule.max_staleness=1", "rollout.slots=32"),
+    "short of room": ("rollout.lanes=2", "rollout.lanes_per_process=2", "rollout.cache_tokens=480"),
 }  # fmt: skip
 
 

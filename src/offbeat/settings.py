@@ -6,12 +6,12 @@ Derived values are properties. This file knows no torch and starts nothing.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError, model_validator
 
+from offbeat.configs import read_config, read_override, section_of
 from offbeat.errors import SettingsError
 from offbeat.objectives import NAMES
 from offbeat.settings_rules import impossible
@@ -70,16 +70,7 @@ def load_settings(config: Path | None, overrides: list[str] | None = None) -> Se
 
     Raises SettingsError with one line for anything wrong.
     """
-    data: dict[str, Any] = {}
-    if config is not None:
-        try:
-            data = tomllib.loads(config.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise SettingsError(f"config {config}: no such file; give a TOML file, or none for the default") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"config {config}: cannot be read ({error}); give a TOML text file") from None
-        except tomllib.TOMLDecodeError as error:
-            raise SettingsError(f"config {config}: not valid TOML ({error}); mend that line") from None
+    data = {} if config is None else read_config(config)
     for override in overrides or []:
         _apply(data, override)
     return settings_from(data)
@@ -97,21 +88,12 @@ def settings_from(data: dict[str, Any]) -> Settings:
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    path = key.strip().split(".")
-    if not equals or len(path) < 2 or not all(path):
-        raise SettingsError(f"--set {override}: not of the form section.key=value; e.g. --set learner.iterations=50")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
+    path, value = read_override(override, "learner.iterations=50", range(2, 100))
     node = data
     for part in path[:-1]:
         if part == "objective" and isinstance(node.get(part), str):
             node[part] = {"name": node[part]}
-        node = node.setdefault(part, {})
-        if not isinstance(node, dict):
-            raise SettingsError(f"--set {override}: {part} is a value, not a section; give section.key=value")
+        node = section_of(node, part, override)
     if path == ["learner", "objective"] and isinstance(node.get("objective"), dict) and isinstance(value, str):
         value = node["objective"] | {"name": value}
     node[path[-1]] = value

@@ -20,6 +20,7 @@ RANK = {
     "eventtime": 0,
     "records": 0,
     "errors": 0,
+    "configs": 1,
     "events": 1,
     "ports": 2,
     "task_settings": 0,
@@ -45,7 +46,7 @@ RANK = {
 }
 ONLY = {
     "align": set(),
-    "market": {"eventtime", "align", "errors"},
+    "market": {"eventtime", "align", "errors", "configs"},
     "report": {"records", "events", "errors", "settings", "ports", "learner"},
     "comparison": {"errors", "events", "settings", "settings_sections", "report"},
     "studies": {

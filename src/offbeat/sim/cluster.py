@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from offbeat.configs import read_override, section_of
 from offbeat.errors import SettingsError
 from offbeat.flow.plan import Plan
 from offbeat.sim.costs import Decode, Faults, Prefill, Publish, Scoring, Tools, Training, Transfer
@@ -238,18 +239,9 @@ def overridden(cluster: Cluster, overrides: list[str]) -> Cluster:
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    path = key.strip().split(".")
-    if not equals or not all(path):
-        raise SettingsError(f"--set {override}: not of the form section.key=value; e.g. --set schedule.max_staleness=2")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
+    path, value = read_override(override, "schedule.max_staleness=2", range(1, 100))
     for part in path[:-1]:
-        data = data.setdefault(part, {})
-        if not isinstance(data, dict):
-            raise SettingsError(f"--set {override}: {part} is a value, not a section; give section.key=value")
+        data = section_of(data, part, override)
     data[path[-1]] = value
 
 

@@ -5,12 +5,12 @@ A wrong setting is one line that names key, value and remedy (SettingsError), an
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from offbeat.configs import read_config, read_override, section_of
 from offbeat.errors import SettingsError
 from offbeat.market.choices import ClockName, industry_from
 from offbeat.market.clocks import Clock
@@ -193,16 +193,7 @@ def load_study(config: Path | None, overrides: list[str] | None = None) -> Study
     """Read a TOML file (or take the defaults), apply `section.key=value` overrides, validate. Raises SettingsError,
     one line.
     """
-    data: dict[str, Any] = {}
-    if config is not None:
-        try:
-            data = tomllib.loads(config.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise SettingsError(f"config {config}: no such file; give a TOML file, or none for the default") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"config {config}: cannot be read ({error}); give a TOML text file") from None
-        except tomllib.TOMLDecodeError as error:
-            raise SettingsError(f"config {config}: not valid TOML ({error}); mend that line") from None
+    data = {} if config is None else read_config(config)
     for override in overrides or []:
         _apply(data, override)
     return study_from(data)
@@ -226,18 +217,8 @@ def study_from(data: dict[str, Any]) -> StudySettings:
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    path = key.strip().split(".")
-    if not equals or len(path) != 2 or not all(path):
-        raise SettingsError(f"--set {override}: not of the form section.key=value; e.g. --set run.seeds=10")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    node = data.setdefault(path[0], {})
-    if not isinstance(node, dict):
-        raise SettingsError(f"--set {override}: {path[0]} is a value, not a section; give section.key=value")
-    node[path[1]] = value
+    (section, key), value = read_override(override, "run.seeds=10", range(2, 3))
+    section_of(data, section, override)[key] = value
 
 
 def _one_line(error: ValidationError) -> str:

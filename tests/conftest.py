@@ -1,11 +1,14 @@
-"""Two workers share the tests; whole runs, which take all cores by themselves, go one after another on one of them."""
+"""One cache of prepared policies for all tests of a session, empty at its start and shared by its workers."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.xdist_group("whole runs"))
+@pytest.fixture(scope="session", autouse=True)
+def policy_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    base = tmp_path_factory.getbasetemp()
+    session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["XDG_CACHE_HOME"] = str(session / "cache")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from offbeat.backends.alignment import attach_alignment
 from offbeat.backends.local import LocalBackend, Name
@@ -59,7 +58,6 @@ class LearnerRun:
         return {name: told[name] for name in told if not name.endswith("_seconds")} | {"digest": done.digest}
 
 
-@pytest.mark.slow
 def test_killed_and_resumed_equals_unbroken(tmp_path: Path, sample_batch: Callable[..., Batch]) -> None:
     batches = [sample_batch(iteration, seed=iteration // 3) for iteration in range(6)]
     unbroken, killed = LearnerRun(tmp_path / "unbroken"), LearnerRun(tmp_path / "killed")

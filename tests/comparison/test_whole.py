@@ -7,13 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from offbeat.comparison.contestants import SCHEDULES
 from offbeat.report.read import read_run
 from tests.faults.conftest import SMALL, policy  # noqa: F401
-
-pytestmark = pytest.mark.slow
 
 
 def compare(out: Path, model: Path, *more: str) -> subprocess.CompletedProcess[str]:

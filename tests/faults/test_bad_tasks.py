@@ -16,8 +16,6 @@ from offbeat.events import Trained
 
 from .conftest import NOISE, Trial, finish, write_task
 
-pytestmark = pytest.mark.slow
-
 REWARD = """
 import time
 

@@ -7,11 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from .conftest import Trial, kill, noise
-
-pytestmark = pytest.mark.slow
 
 
 def spoil(file: Path, start: int, length: int) -> None:

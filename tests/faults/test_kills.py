@@ -13,8 +13,6 @@ import pytest
 
 from .conftest import Trial, finish, kill, noise, worker
 
-pytestmark = pytest.mark.slow
-
 N = 400
 LONG = f"learner.iterations={N}"
 """Long enough that a run is still under way when it is hurt, on a fast machine too."""

@@ -15,8 +15,6 @@ from offbeat.events import Command
 from .conftest import Trial, finish, kill, noise, worker
 from .test_kills import assert_clean
 
-pytestmark = pytest.mark.slow
-
 N = 30
 TAIL = (
     f"learner.iterations={N}",
@@ -35,7 +33,7 @@ LAYOUTS = {
     "repacked": ("rollout.lanes=4", "rollout.lanes_per_process=4", "schedule.name=repack"),
     "evicting": ("rollout.lanes=2", "rollout.lanes_per_process=2", "schedule.at_bound=evict",
                  "schedule.max_staleness=1", "rollout.slots=32"),
-    "short of room": ("rollout.lanes=2", "rollout.lanes_per_process=2", "rollout.cache_tokens=480"),
+    "short of room": ("rollout.lanes=2", "rollout.lanes_per_process=2", "rollout.cache_tokens=368"),
 }  # fmt: skip
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from offbeat import events as e
 from offbeat.report.read import read_run
 from tests.faults.conftest import Trial, finish, kill, noise, policy, trial  # noqa: F401
-
-pytestmark = pytest.mark.slow
 
 ITERATIONS = 40
 

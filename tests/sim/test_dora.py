@@ -14,8 +14,6 @@ import pytest
 from offbeat.sim.cluster import changed, load_cluster
 from offbeat.sim.simulate import simulate
 
-pytestmark = pytest.mark.slow
-
 
 @cache
 def simulated(schedule: str, accelerators: int) -> Any:

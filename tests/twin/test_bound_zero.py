@@ -9,11 +9,7 @@ import json
 import sqlite3
 from pathlib import Path
 
-import pytest
-
 from tests.faults.conftest import Trial, finish, noise, policy  # noqa: F401
-
-pytestmark = pytest.mark.slow
 
 
 def published(directory: Path, model: Path, *schedule: str) -> list[tuple[str, float, list[int]]]:

@@ -4,11 +4,11 @@
 TRL lives in an environment of its own:
 
     python -m venv .venv-trl && .venv-trl/bin/pip install -c constraints.txt -e . trl
-    python runs/versus_trl.py --trl-python .venv-trl/bin/python --seeds 1 --out out/versus_trl
+    python runs/versus_trl.py --trl-python .venv-trl/bin/python --learning-rates 1e-4 2e-4 3.5e-4 --out out/versus_trl
 
 offbeat's clock starts when its processes do and includes its evaluations; TRL's when it begins to train, and its
-weights are evaluated afterwards by offbeat's engine on the same held-out prompts. TRL is given up after `--seconds`;
-the ratio is then at most offbeat's time over that.
+weights are evaluated afterwards by offbeat's engine on the same held-out prompts. Every rate given is tried for TRL and
+its best counts. TRL is given up after `--patience` times offbeat's time; the ratio is then below one over that.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ def ours(directory: Path, seed: int, every: int) -> list[tuple[float, float]]:
     return [(r.now, r.event.exact_match_greedy) for r in records if isinstance(r.event, e.Evaluated)]
 
 
-def theirs(python: Path, policy: Path, out: Path, seed: int, given: argparse.Namespace) -> list[tuple[float, float]]:
+def theirs(
+    python: Path, policy: Path, out: Path, seed: int, rate: float, seconds: float, threads: int
+) -> list[tuple[float, float]]:
     arm = Path(__file__).with_name("versus_trl_arm.py")
     command = [
         str(python), str(arm), "--policy", str(policy), "--out", str(out), "--seed", str(seed),
-        "--steps", str(Settings().learner.iterations), "--seconds", str(given.seconds), "--threads", str(given.threads),
-        "--learning-rate", str(given.learning_rate),
+        "--steps", str(Settings().learner.iterations), "--seconds", str(seconds), "--threads", str(threads),
+        "--learning-rate", str(rate),
     ]  # fmt: skip
     with (out.parent / "trl.log").open("a") as log:
         subprocess.run(command, stdout=log, stderr=log, check=True)
@@ -86,28 +88,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl-python", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--patience", type=float, default=3.3, help="times offbeat's time, then TRL is given up")
     parser.add_argument("--threads", type=int, default=2, help="of TRL's process")
-    parser.add_argument("--learning-rate", type=float, default=Settings().learner.learning_rate, help="of TRL")
+    parser.add_argument(
+        "--learning-rates", type=float, nargs="+", default=[Settings().learner.learning_rate], help="of TRL, each tried"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/versus_trl"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
     for seed in range(given.seeds):
-        run = given.out / f"offbeat-{seed}"
-        points = ours(run, seed, every=50)
-        policy = prepare_policy(Settings.model_validate({"run": {"seed": seed}}), lambda line, share: None)
-        trl = theirs(given.trl_python, policy, given.out / f"trl-{seed}", seed, given)
-        for name, curve in (("offbeat", points), ("TRL", trl)):
-            print(f"seed {seed} {name}: " + ", ".join(f"{t:.0f} s {x:.3f}" for t, x in curve), flush=True)
-        mine, other = first_time(points), first_time(trl)
+        points = ours(given.out / f"offbeat-{seed}", seed, every=50)
+        tell(f"seed {seed} offbeat", points)
+        mine = first_time(points)
         if mine is None:
             print(f"seed {seed}: offbeat did not reach +{WANTED}")
-        elif other is None:
-            most = mine / trl[-1][0]
-            print(f"seed {seed}: offbeat {mine:.0f} s; TRL not within {trl[-1][0]:.0f} s: ratio below {most:.2f}")
+            continue
+        policy = prepare_policy(Settings.model_validate({"run": {"seed": seed}}), lambda line, share: None)
+        best, seconds = None, given.patience * mine
+        for rate in given.learning_rates:
+            place = given.out / f"trl-{seed}-{rate:g}"
+            curve = theirs(given.trl_python, policy, place, seed, rate, seconds, given.threads)
+            tell(f"seed {seed} TRL at {rate:g}", curve)
+            reached = first_time(curve)
+            best = reached if best is None else min(best, reached or best)
+        if best is None:
+            print(
+                f"seed {seed}: offbeat {mine:.0f} s; TRL not within {seconds:.0f} s: ratio below {mine / seconds:.2f}"
+            )
         else:
-            print(f"seed {seed}: offbeat {mine:.0f} s, TRL {other:.0f} s: ratio {mine / other:.2f}")
+            print(f"seed {seed}: offbeat {mine:.0f} s, TRL {best:.0f} s at best: ratio {mine / best:.2f}")
+
+
+def tell(whose: str, curve: list[tuple[float, float]]) -> None:
+    print(f"{whose}: " + ", ".join(f"{t:.0f} s {x:.3f}" for t, x in curve), flush=True)
 
 
 if __name__ == "__main__":

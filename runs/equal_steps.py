@@ -4,9 +4,10 @@ at equal wall-clock.
 Trains the built-in default (shortened) under sync and under multi-version with K = 1 and 3, for several seeds, one
 after the other, each from the same starting weights. Prints the mean reward of the last tenth of the iterations, the
 gain in held-out exact match, and paired differences from sync with 95 % intervals (Student's t over seeds); then the
-reward that each had when the quickest of its seed was done.
+reward that each had when the quickest of its seed was done. Each of `--sync-rates` adds a control: sync at another
+learning rate, for stale gradients that repeat each other go further at the same rate.
 
-    python runs/equal_steps.py --seeds 5 --iterations 200 --out out/equal_steps
+    python runs/equal_steps.py --seeds 5 --iterations 200 --sync-rates 5e-4 7e-4 --out out/equal_steps
 """
 
 from __future__ import annotations
@@ -36,18 +37,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, choices=range(2, 11))
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("out/equal_steps"))
+    parser.add_argument("--sync-rates", type=float, nargs="*", default=[])
     given = parser.parse_args()
-    rows: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+    arms = dict(ARMS)
+    for rate in given.sync_rates:
+        arms[f"sync at {rate:g}"] = ("schedule.name=sync", f"learner.learning_rate={rate:g}")
+    rows: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
     for seed in range(given.seeds):
         measured = {}
-        for arm, overrides in ARMS.items():
+        for arm, overrides in arms.items():
             directory = given.out / f"{arm.replace(' ', '-').replace('=', '')}-seed-{seed}"
             result = train(directory, seed, given.iterations, overrides)
             measured[arm] = measure(read_run(directory), warmup=10)
             gain = result["exact_match_after"] - result["exact_match_before"]
             rows[arm].append({"reward": measured[arm].reward_final, "gain": gain, "seconds": measured[arm].ends[-1]})
         shortest = min(m.ends[-1] for m in measured.values())
-        for arm in ARMS:
+        for arm in arms:
             rows[arm][-1]["then"] = reward_at(measured[arm], shortest) or 0.0
             last = rows[arm][-1]
             print(
@@ -56,7 +61,7 @@ def main() -> None:
                 flush=True,
             )
     print("\nless sync, paired over seeds (mean and 95 % interval)")
-    for arm in list(ARMS)[1:]:
+    for arm in list(arms)[1:]:
         for key in ("reward", "gain", "then"):
             print(
                 f"{arm:18} {key:7} {interval([a[key] - b[key] for a, b in zip(rows[arm], rows['sync'], strict=True)])}"

@@ -20,6 +20,7 @@ RANK = {
     "eventtime": 0,
     "records": 0,
     "errors": 0,
+    "compiled": 0,
     "configs": 1,
     "events": 1,
     "ports": 2,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from offbeat.errors import InvariantError
 from offbeat.learner.batches import Sample, mini_batches, sample_of, samples_of
-from offbeat.learner.layout import FORWARD_TOKENS, ROW_TOKENS, MicroBatch, micro_batches
+from offbeat.learner.layout import FORWARD_TOKENS, ROW_TOKENS, Layout, MicroBatch, micro_batches
 from offbeat.ports import Sampling
 from offbeat.records import Batch, Group, Prompt, Span, Trajectory
 
@@ -106,8 +106,15 @@ def sample_lists(draw: st.DrawFn) -> list[Sample]:
     return samples
 
 
+LAYOUTS: list[Layout] = ["plain", "shared", "tree"]
+
+
 def visible_context(batch: MicroBatch, flat: int) -> tuple[int, ...]:
     """Token ids that the position sees, in order of their position ids."""
+    if (tree := batch.tree) is not None:
+        rows = [*range(tree.root[flat], tree.root[flat] + tree.stem[flat]), *range(tree.begin[flat], flat + 1)]
+        assert tree.positions[rows].tolist() == list(range(len(rows)))
+        return tuple(tree.tokens[rows].tolist())
     row, column = divmod(flat, batch.input_ids.shape[1])
     seen = list(range(column + 1))
     if batch.attention_bias is None or batch.position_ids is None:
@@ -117,12 +124,12 @@ def visible_context(batch: MicroBatch, flat: int) -> tuple[int, ...]:
     return tuple(batch.input_ids[row, seen].tolist())
 
 
-@given(sample_lists(), st.integers(1, 120), st.booleans())
+@given(sample_lists(), st.integers(1, 120), st.sampled_from(LAYOUTS))
 def test_every_token_is_predicted_once_from_exactly_its_own_past(
-    samples: list[Sample], limit: int, share: bool
+    samples: list[Sample], limit: int, layout: Layout
 ) -> None:
     found = []
-    for batch in micro_batches(samples, limit, share):
+    for batch in micro_batches(samples, limit, layout):
         lengths = batch.response_mask.sum(1).tolist()
         assert batch.padded_tokens <= limit or len(lengths) == 1
         assert batch.response_mask.tolist() == [[i < n for i in range(batch.response_mask.shape[1])] for n in lengths]
@@ -140,22 +147,30 @@ def test_every_token_is_predicted_once_from_exactly_its_own_past(
     assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_heavy_tails_cost_little_padding(share: bool) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_heavy_tails_cost_little_padding(layout: Layout) -> None:
     rng = random.Random(3)
     samples = []
     for number in range(128):
         length = min(200, int(4 * rng.random() ** -0.8))
         samples.append(Sample(number // 8, (1,) * (5 + 3 * (number // 8)), (2,) * length, (-1.0,) * length, None, 1.0))
-    batches = micro_batches(samples, 8192, share)
+    batches = micro_batches(samples, 8192, layout)
     padded = sum(batch.padded_tokens for batch in batches)
     prompts = {s.group_id: len(s.prompt_ids) for s in samples}
     responses = sum(len(s.response_ids) for s in samples)
     plain = sum(len(s.prompt_ids) for s in samples) + responses
-    needed = sum(prompts.values()) + responses if share else plain
+    needed = sum(prompts.values()) + responses if layout != "plain" else plain
     assert padded <= 1.35 * needed
     assert len(batches) * FORWARD_TOKENS <= 0.35 * needed
-    assert all(batch.input_ids.shape[1] <= ROW_TOKENS for batch in batches)
+    if layout == "tree":
+        assert padded == needed - len(samples), "no padding, and no last token of a response"
+    else:
+        assert all(batch.input_ids.shape[1] <= ROW_TOKENS for batch in batches)
+
+
+def test_long_texts_are_laid_out_in_rows() -> None:
+    samples = [Sample(0, (1,) * 20, (2,) * 200, (-1.0,) * 200, None, 1.0)]
+    assert all(batch.tree is None for batch in micro_batches(samples, 8192, "tree"))
 
 
 def test_supports_name_the_kept_ids_of_each_cut_position() -> None:
@@ -163,7 +178,7 @@ def test_supports_name_the_kept_ids_of_each_cut_position() -> None:
         Sample(0, (1,), (4, 5), (-1.0, -1.0), ((4, 7), None), 1.0),
         Sample(0, (1,), (6,), (-1.0,), None, -1.0),
     ]
-    (batch,) = micro_batches(samples, 100, share_prompts=True)
+    (batch,) = micro_batches(samples, 100, "shared")
     assert batch.kept is not None
     by_token = dict(zip(batch.response_ids.tolist(), batch.kept.cut.tolist(), strict=True))
     assert by_token == {4: True, 5: False, 6: False}

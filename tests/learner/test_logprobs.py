@@ -12,7 +12,7 @@ import torch
 
 from offbeat.errors import WeightsError
 from offbeat.learner.batches import Sample, samples_of
-from offbeat.learner.layout import micro_batch, micro_batches
+from offbeat.learner.layout import Layout, micro_batch, micro_batches
 from offbeat.learner.logprobs import plain_logprobs, target_logprobs
 from offbeat.learner.policy import Policy
 from offbeat.ports import Sampling
@@ -30,14 +30,14 @@ SAMPLINGS = [
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize("share", [False, True], ids=["plain", "shared"])
+@pytest.mark.parametrize("layout", ["plain", "shared", "tree"])
 def test_at_lag_0_the_target_is_the_behaviour_policy(
-    model_dir: Path, sample_batch: Callable[..., Batch], sampling: Sampling, share: bool
+    model_dir: Path, sample_batch: Callable[..., Batch], sampling: Sampling, layout: Layout
 ) -> None:
     policy = Policy.load(model_dir)
     groups = sample_batch(sampling=sampling).groups
     samples = [sample for group in groups for sample in samples_of(group, sampling, True, VOCABULARY)]
-    for batch in micro_batches(samples, 150, share):
+    for batch in micro_batches(samples, 150, layout):
         target, entropy = target_logprobs(policy, batch, sampling.temperature)
         torch.testing.assert_close(target.detach(), batch.behaviour_logprobs, atol=2e-5, rtol=0)
         assert entropy > 0
@@ -72,16 +72,17 @@ def test_every_family_and_layout_agrees_with_plain_transformers(
 ) -> None:
     directory = save_model(tmp_path, family, tie_word_embeddings=tied)
     policy = Policy.load(directory)
-    assert policy.shares_prompts
+    assert policy.layout == "tree"
     rng = random.Random(5)
     prompt = tuple(rng.randrange(VOCABULARY) for _ in range(6))
     samples = []
     for length in (1, 4, 4, 17):
         tokens = tuple(rng.randrange(VOCABULARY) for _ in range(length))
         samples.append(Sample(0, prompt, tokens, (-1.0,) * length, None, 0.0))
-    for rows in ([samples], [[sample] for sample in samples]):
-        found, _ = target_logprobs(policy, micro_batch(rows), 1.0)
-        for row, sample in zip(found.tolist(), samples, strict=True):
+    batches = [micro_batch([samples]), micro_batch([[s] for s in samples]), *micro_batches(samples, 99, "tree")]
+    for batch in batches:
+        found, _ = target_logprobs(policy, batch, 1.0)
+        for row, sample in zip(found.tolist(), batch.samples, strict=True):
             logits = reference_logits(directory, sample.prompt_ids + sample.response_ids)
             expected = [
                 grpo.logprob(logits[len(prompt) - 1 + i], token, 1.0, None)
@@ -94,7 +95,7 @@ def test_every_family_and_layout_agrees_with_plain_transformers(
 def test_a_sliding_window_keeps_the_plain_layout(tmp_path: Path, reference_logits: Any) -> None:
     directory = save_model(tmp_path, "qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
     policy = Policy.load(directory)
-    assert not policy.shares_prompts
+    assert policy.layout == "plain"
     ids = tuple(range(3, 15))
     logits = reference_logits(directory, ids)
     expected = [grpo.logprob(logits[i - 1], ids[i], 1.0, None) for i in range(4, 12)]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.errors import InvariantError
+from offbeat.learner.layout import Layout
 from offbeat.learner.policy import Policy
 from offbeat.learner.step import PolicyLearner, adamw
 from offbeat.ports import Sampling
@@ -103,11 +104,14 @@ def test_micro_batches_of_any_size_give_the_same_update(
     model_dir: Path, sample_batch: MakeBatch, aggregation: str
 ) -> None:
     batch, gradients = sample_batch(groups=4), []
-    for tokens, share in ((8192, True), (8192, False), (1, False), (40, True)):
+    ways: list[tuple[int, Layout]] = [
+        (8192, "tree"), (8192, "shared"), (8192, "plain"), (1, "plain"), (1, "tree"), (40, "shared"), (40, "tree")
+    ]  # fmt: skip
+    for tokens, layout in ways:
         learner = PolicyLearner.open(
             model_dir, settings(micro_batch_tokens=tokens, aggregation=aggregation), capture_gradient(gradients)
         )
-        learner.policy.shares_prompts = share
+        learner.policy.layout = layout
         learner.step(batch)
     for other in gradients[1:]:
         torch.testing.assert_close(other, gradients[0], atol=1e-6, rtol=1e-4)

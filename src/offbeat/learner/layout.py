@@ -1,9 +1,10 @@
 """From samples to padded tensors, with few tokens computed twice or for nothing.
 
-Two layouts. *Plain*: a row is one prompt and one response. *Shared*: a row is one prompt and several responses
+Three layouts. *Plain*: a row is one prompt and one response. *Shared*: a row is one prompt and several responses
 to it; each response attends to the prompt and to itself only, so the prompt is computed once per row.
-Rows are sorted by length and cut where that costs least, so one long response does not pad everybody.
-*Same-numbers invariant*: both layouts give every response token the same log-prob. Knows no model.
+Rows are sorted by length and cut where that costs least, so one long response does not pad everybody. *Tree*: the
+same without rows, hence without padding, and without the last tokens of responses, which predict nothing.
+*Same-numbers invariant*: all layouts give every response token the same log-prob. Knows no model.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from offbeat.learner.batches import Sample
@@ -32,6 +36,25 @@ class KeptIds:
     cut: Tensor
 
 
+TREE_SIGHT = 80
+"""Tokens that a response token sees, on average: a tree of more is slower than rows (measured: even at 64 + 20)."""
+
+Layout = Literal["plain", "shared", "tree"]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """T tokens of any number of texts. `tokens`, `positions` [T]; token i sees root[i] .. root[i] + stem[i] - 1 (the
+    prompt) and begin[i] .. i (its own response, or the prompt so far)."""
+
+    tokens: Ints
+    positions: Ints
+    root: Ints
+    stem: Ints
+    begin: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """One forward pass: R rows of T padded tokens, B trajectories of at most L response tokens, N in all.
@@ -39,7 +62,8 @@ class MicroBatch:
     `predicting` [N] are indices into the R*T positions, those whose logits predict `response_ids` [N]; both run
     through the trajectories in order, so that `response_mask` [B, L] is true exactly N times in that same order.
     `position_ids` [R, T] and `attention_bias` [R, 1, T, T] (0 or the lowest float) are None in the plain layout,
-    where causal attention alone is right: the padding stands at the end. `samples` [B] are what it was made of.
+    where causal attention alone is right: the padding stands at the end. In the tree layout R is 1 and `tree` says
+    who sees whom. `samples` [B] are what it was made of.
     """
 
     input_ids: Tensor
@@ -53,6 +77,7 @@ class MicroBatch:
     proximal_logprobs: Tensor | None
     advantages: Tensor
     samples: tuple[Sample, ...]
+    tree: Tree | None = None
 
     @property
     def padded_tokens(self) -> int:
@@ -62,22 +87,32 @@ class MicroBatch:
 Row = list[Sample]
 
 
-def micro_batches(samples: Sequence[Sample], padded_tokens: int, share_prompts: bool) -> list[MicroBatch]:
+def micro_batches(samples: Sequence[Sample], padded_tokens: int, layout: Layout) -> list[MicroBatch]:
     """Cut samples into micro-batches of at most `padded_tokens` padded tokens each; deterministic.
 
-    Only a single trajectory that is longer by itself exceeds the bound, alone in its micro-batch.
+    Only a single trajectory that is longer by itself exceeds the bound, alone in its micro-batch. A tree becomes shared
+    rows where texts are long: attention over many tokens is better left to the library.
     """
+    if layout == "tree" and mean_sight(samples) > TREE_SIGHT:
+        layout = "shared"
+    if layout == "tree":
+        return [_tree_batch(part) for part in _cut_families(_shared_rows(samples, padded_tokens), padded_tokens)]
     limit = min(padded_tokens, ROW_TOKENS)
-    rows = _shared_rows(samples, limit) if share_prompts else [[sample] for sample in samples]
+    rows = _shared_rows(samples, limit) if layout == "shared" else [[sample] for sample in samples]
     rows.sort(key=_row_length)
     return [micro_batch(part) for part in _cut(rows, padded_tokens)]
 
 
+def mean_sight(samples: Sequence[Sample]) -> float:
+    """How many tokens a response token of these samples sees on average."""
+    tokens = sum(len(sample.response_ids) for sample in samples)
+    seen = sum(len(s.response_ids) * (len(s.prompt_ids) + len(s.response_ids) / 2) for s in samples)
+    return seen / max(1, tokens)
+
+
 def micro_batch(rows: Sequence[Row]) -> MicroBatch:
     """Tensors of the given rows; the samples of a row share their prompt."""
-    samples = list(chain.from_iterable(rows))
     width = max(map(_row_length, rows))
-    longest = max(len(sample.response_ids) for sample in samples)
     shared = any(len(row) > 1 for row in rows)
     tokens: list[list[int]] = []
     positions: list[list[int]] = []
@@ -89,13 +124,52 @@ def micro_batch(rows: Sequence[Row]) -> MicroBatch:
         positions.append(row_positions)
         branches.append(row_branches)
         predicting.extend(index * width + position for position in row_predicting)
+    return _filled(
+        list(chain.from_iterable(rows)),
+        predicting,
+        torch.tensor(tokens),
+        torch.tensor(positions) if shared else None,
+        _branch_bias(torch.tensor(branches)) if shared else None,
+        None,
+    )
+
+
+def _tree_batch(rows: Sequence[Row]) -> MicroBatch:
+    """Each row's prompt, then its responses but for their last tokens, one after the other."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    bounds: list[tuple[int, int, int, int]] = []  # of each run of tokens: how many, root, stem, begin
+    predicting: list[int] = []
+    for row in rows:
+        root, prompt = len(tokens), row[0].prompt_ids
+        tokens.extend(prompt)
+        positions.extend(range(len(prompt)))
+        bounds.append((len(prompt), root, 0, root))
+        for sample in row:
+            begin, length = len(tokens), len(sample.response_ids) - 1
+            predicting.append(root + len(prompt) - 1)
+            predicting.extend(range(begin, begin + length))
+            tokens.extend(sample.response_ids[:-1])
+            positions.extend(range(len(prompt), len(prompt) + length))
+            bounds.append((length, root, len(prompt), begin))
+    counts, *columns = np.array(bounds, dtype=np.int64).T
+    roots, stems, begins = (np.repeat(column, counts) for column in columns)
+    tree = Tree(np.array(tokens), np.array(positions), roots, stems, begins)
+    return _filled(list(chain.from_iterable(rows)), predicting, torch.tensor([tokens]), None, None, tree)
+
+
+def _filled(
+    samples: Sequence[Sample], predicting: list[int], input_ids: Tensor, position_ids: Tensor | None,
+    attention_bias: Tensor | None, tree: Tree | None,
+) -> MicroBatch:  # fmt: skip
+    longest = max(len(sample.response_ids) for sample in samples)
     lengths = torch.tensor([len(sample.response_ids) for sample in samples])
     mask = torch.arange(longest) < lengths.unsqueeze(1)
     proximal = [sample.proximal_logprobs for sample in samples if sample.proximal_logprobs is not None]
     return MicroBatch(
-        input_ids=torch.tensor(tokens),
-        position_ids=torch.tensor(positions) if shared else None,
-        attention_bias=_branch_bias(torch.tensor(branches)) if shared else None,
+        input_ids=input_ids,
+        position_ids=position_ids,
+        attention_bias=attention_bias,
         predicting=torch.tensor(predicting),
         response_ids=torch.tensor(list(chain.from_iterable(sample.response_ids for sample in samples))),
         kept=_kept_ids(samples),
@@ -104,7 +178,21 @@ def micro_batch(rows: Sequence[Row]) -> MicroBatch:
         proximal_logprobs=_padded(mask, proximal) if len(proximal) == len(samples) else None,
         advantages=torch.tensor([sample.advantage for sample in samples]),
         samples=tuple(samples),
+        tree=tree,
     )
+
+
+def _cut_families(rows: list[Row], tokens: int) -> list[list[Row]]:
+    """Rows in their order, as many together as have at most `tokens` tokens."""
+    parts: list[list[Row]] = []
+    room = 0
+    for row in rows:
+        if _row_length(row) > room or not parts:
+            parts.append([])
+            room = tokens
+        parts[-1].append(row)
+        room -= _row_length(row)
+    return parts
 
 
 def _padded(mask: Tensor, logprobs: Sequence[tuple[float, ...]]) -> Tensor:

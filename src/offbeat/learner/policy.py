@@ -1,5 +1,8 @@
 """The policy network: a Hugging Face causal language model in float32, asked for logits at chosen positions only.
 
+Its parameters are always that module's. Trees of tokens go through compiled loops where those compute the same
+(`passes`); everything else through the module itself.
+
 *Selected-logits invariant*: the output head sees only the positions that predict a response token, whatever the
 architecture does after its head (scaling, soft-capping). Always in evaluation mode: dropout would make the target
 differ from the behaviour policy at lag 0. Knows no reward, no advantage and no optimizer.
@@ -7,7 +10,7 @@ differ from the behaviour policy at lag 0. Knows no reward, no advantage and no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +19,31 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from offbeat.errors import WeightsError
-from offbeat.learner.layout import MicroBatch
+from offbeat.errors import InvariantError, WeightsError
+from offbeat.learner.batches import Sample
+from offbeat.learner.layout import Layout, MicroBatch, micro_batches
+from offbeat.learner.passes import CompiledPass, can_pass
 
 SHARED_PROMPT_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Rotary decoders with plain causal attention: all they know of a position is its id and the attention bias."""
 
 
 class Policy:
-    """A causal language model behind `response_logits`. `model` is the Hugging Face module, in float32."""
+    """A causal language model behind `response_logits`. `model` is the Hugging Face module, in float32; `layout` says
+    how micro-batches for it are best laid out."""
 
     def __init__(self, model: Any) -> None:
         self.model: nn.Module = model.float().eval()
         self.config: Any = model.config
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
-        self.shares_prompts = (
+        shares = (
             self.config.model_type in SHARED_PROMPT_FAMILIES and getattr(self.config, "sliding_window", None) is None
         )
+        self.compiled = CompiledPass(model) if shares and can_pass(model) else None
+        self.layout: Layout = "tree" if self.compiled is not None else "shared" if shares else "plain"
         self._selected: Tensor | None = None
-        model.get_output_embeddings().register_forward_pre_hook(self._select)
+        self._own_hook = self._select
+        model.get_output_embeddings().register_forward_pre_hook(self._own_hook)
 
     @classmethod
     def load(cls, model_dir: Path) -> Policy:
@@ -66,8 +75,23 @@ class Policy:
             )
         )
 
+    def micro_batches(self, samples: Sequence[Sample], tokens: int) -> list[MicroBatch]:
+        """Samples in micro-batches of at most `tokens` tokens. Where somebody hooked into the model's modules, what
+        they hooked into is what runs."""
+        hooked = self.layout == "tree" and any(
+            hook is not self._own_hook
+            for module in self.model.modules()
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+            for hook in hooks.values()
+        )
+        return micro_batches(samples, tokens, "shared" if hooked else self.layout)
+
     def response_logits(self, micro_batch: MicroBatch) -> Tensor:
         """Logits [N, V] at the positions that predict the N response tokens, temperature 1."""
+        if micro_batch.tree is not None:
+            if self.compiled is None:
+                raise InvariantError("a micro-batch in tree layout came to a policy that has no compiled pass")
+            return self.compiled.logits(micro_batch.tree, micro_batch.predicting)
         inputs: dict[str, Any] = {"input_ids": micro_batch.input_ids, "use_cache": False}
         if micro_batch.attention_bias is not None:
             inputs["attention_mask"] = micro_batch.attention_bias

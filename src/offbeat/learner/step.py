@@ -22,7 +22,7 @@ from offbeat.learner.alignment import Attach
 from offbeat.learner.batches import Sample, mini_batches, samples_of, zero_advantage_groups
 from offbeat.learner.checkpoint import Position, export_policy, load_checkpoint, save_checkpoint
 from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
-from offbeat.learner.layout import MicroBatch, micro_batches
+from offbeat.learner.layout import MicroBatch
 from offbeat.learner.logprobs import plain_logprobs, target_logprobs
 from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
@@ -255,7 +255,7 @@ class PolicyLearner:
             update.g_upd = moved / taken
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return micro_batches(samples, self._settings.micro_batch_tokens, self.policy.shares_prompts)
+        return self.policy.micro_batches(samples, self._settings.micro_batch_tokens)
 
     def _tokens(self, batch: MicroBatch, logprobs: Tensor) -> Tokens:
         """With one update an iteration the target is still the proximal policy: nothing needs to be computed twice."""

@@ -2,44 +2,24 @@
 
 Invariant: what a row gets depends on that row alone, bit for bit: every loop runs over one row's numbers in an order
 that its own length fixes. Rows of slot -1 are padding and are skipped. Arrays are float32 and contiguous unless
-stated. Knows arrays only: no models, no versions, no requests. Compiled once a machine and kept on disk (numba).
+stated. Knows arrays only: no models, no versions, no requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from offbeat.compiled import compiled, exp_in_place
 
 BLOCK = 32
 """Positions of one slot whose keys and values lie together."""
 Array = NDArray[Any]
-F = TypeVar("F", bound=Callable[..., Any])
-
-FREEDOMS = {"contract", "reassoc", "nsz", "arcp", "afn"}
-"""What the compiler may do with sums and products of a loop; not-a-number and infinity stay what they are."""
-
-
-def compiled(function: F) -> F:
-    """Compile at the first call, for the rest of this machine's life where a directory for that can be written."""
-    try:
-        return cast(F, njit(cache=True, nogil=True, error_model="numpy", fastmath=FREEDOMS)(function))
-    except RuntimeError:
-        return cast(F, njit(nogil=True, error_model="numpy", fastmath=FREEDOMS)(function))
-
-
-LEAST, MOST = np.float32(-86.0), np.float32(126.0)
-"""Powers of two beyond are taken for these: next to nothing beside 1, yet far from the slow subnormal numbers."""
 NEGLIGIBLE = np.float32(-59.0)
 """exp of it is nothing beside a 1 in float32: a token so much less likely than the likeliest is never drawn."""
-LOG2_E = np.float32(1.4426950408889634)
-HALF, ONE = np.float32(0.5), np.float32(1.0)
-C1, C2, C3 = np.float32(0.6931471805599453), np.float32(0.2402265069591007), np.float32(0.05550410866482158)
-C4, C5 = np.float32(0.009618129107628477), np.float32(0.0013333558146428443)
-C6, C7 = np.float32(0.00015403530393381609), np.float32(1.5252733804059841e-05)
+ONE = np.float32(1.0)
 
 
 @compiled
@@ -88,29 +68,9 @@ def gate(both: Array, out: Array) -> None:
         source, target = both[row], out[row]
         for i in range(hidden):
             target[i] = -source[i]
-        _exp(target, np.float32(0.0), hidden, power, scale)
+        exp_in_place(target, np.float32(0.0), hidden, power, scale)
         for i in range(hidden):
             target[i] = source[i] / (ONE + target[i]) * source[hidden + i]
-
-
-@compiled
-def _exp(x: Array, shift: np.float32, count: int, power: Array, scale: Array) -> None:
-    """x[i] = exp(x[i] - shift) for i < count, between 2^-86 and 2^126; `power` int32 and `scale`, the same memory as
-    float32, hold count numbers. Relative error below 1e-6 (Taylor's series of 2^f, |f| <= 1/2)."""
-    for i in range(count):
-        exponent = min(max((x[i] - shift) * LOG2_E, LEAST), MOST)
-        whole = np.floor(exponent + HALF)
-        f = exponent - whole
-        y = C6 + f * C7
-        y = C5 + f * y
-        y = C4 + f * y
-        y = C3 + f * y
-        y = C2 + f * y
-        y = C1 + f * y
-        x[i] = ONE + f * y
-        power[i] = (np.int32(whole) + np.int32(127)) << np.int32(23)
-    for i in range(count):
-        x[i] *= scale[i]
 
 
 @compiled
@@ -195,7 +155,7 @@ def _weigh(
     top = weights[0]
     for t in range(1, count):
         top = max(top, weights[t])
-    _exp(weights, top, count, power, scale)
+    exp_in_place(weights, top, count, power, scale)
     total = np.float32(0)
     for t in range(count):
         total += weights[t]
@@ -266,7 +226,7 @@ def _likelihoods(x: Array, weights: Array, power: Array) -> tuple[int, float]:
             best = i
     for i in range(x.shape[0]):
         weights[i] = x[i]
-    _exp(weights, x[best], x.shape[0], power, power.view(np.float32))
+    exp_in_place(weights, x[best], x.shape[0], power, power.view(np.float32))
     total = 0.0
     for i in range(x.shape[0]):
         if x[i] - x[best] < NEGLIGIBLE:

@@ -168,11 +168,6 @@ def test_heavy_tails_cost_little_padding(layout: Layout) -> None:
         assert all(batch.input_ids.shape[1] <= ROW_TOKENS for batch in batches)
 
 
-def test_long_texts_are_laid_out_in_rows() -> None:
-    samples = [Sample(0, (1,) * 20, (2,) * 200, (-1.0,) * 200, None, 1.0)]
-    assert all(batch.tree is None for batch in micro_batches(samples, 8192, "tree"))
-
-
 def test_supports_name_the_kept_ids_of_each_cut_position() -> None:
     samples = [
         Sample(0, (1,), (4, 5), (-1.0, -1.0), ((4, 7), None), 1.0),

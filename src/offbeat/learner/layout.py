@@ -36,9 +36,6 @@ class KeptIds:
     cut: Tensor
 
 
-TREE_SIGHT = 80
-"""Tokens that a response token sees, on average: a tree of more is slower than rows (measured: even at 64 + 20)."""
-
 Layout = Literal["plain", "shared", "tree"]
 Ints = NDArray[np.int64]
 
@@ -90,24 +87,14 @@ Row = list[Sample]
 def micro_batches(samples: Sequence[Sample], padded_tokens: int, layout: Layout) -> list[MicroBatch]:
     """Cut samples into micro-batches of at most `padded_tokens` padded tokens each; deterministic.
 
-    Only a single trajectory that is longer by itself exceeds the bound, alone in its micro-batch. A tree becomes shared
-    rows where texts are long: attention over many tokens is better left to the library.
+    Only a single trajectory that is longer by itself exceeds the bound, alone in its micro-batch.
     """
-    if layout == "tree" and mean_sight(samples) > TREE_SIGHT:
-        layout = "shared"
     if layout == "tree":
         return [_tree_batch(part) for part in _cut_families(_shared_rows(samples, padded_tokens), padded_tokens)]
     limit = min(padded_tokens, ROW_TOKENS)
     rows = _shared_rows(samples, limit) if layout == "shared" else [[sample] for sample in samples]
     rows.sort(key=_row_length)
     return [micro_batch(part) for part in _cut(rows, padded_tokens)]
-
-
-def mean_sight(samples: Sequence[Sample]) -> float:
-    """How many tokens a response token of these samples sees on average."""
-    tokens = sum(len(sample.response_ids) for sample in samples)
-    seen = sum(len(s.response_ids) * (len(s.prompt_ids) + len(s.response_ids) / 2) for s in samples)
-    return seen / max(1, tokens)
 
 
 def micro_batch(rows: Sequence[Row]) -> MicroBatch:

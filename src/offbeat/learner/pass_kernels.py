@@ -17,6 +17,8 @@ from offbeat.compiled import compiled, exp_in_place
 
 Array = NDArray[Any]
 ONE, ZERO = np.float32(1.0), np.float32(0.0)
+TILE = 16
+"""Columns that a loop of fixed length takes at once."""
 
 
 @compiled
@@ -103,47 +105,85 @@ def turn_back(
 @compiled
 def attend(qk: Array, qkv: Array, heads: int, root: Array, stem: Array, begin: Array, out: Array, logs: Array) -> None:
     """out [N, heads, dim]: each query over what its row sees; logs [N, heads] = log of the sum of exponentials."""
-    dim = qk.shape[2]
+    count, dim = qk.shape[0], qk.shape[2]
     group = heads // (qk.shape[1] - heads)
-    longest = 0
-    for row in range(qk.shape[0]):
-        longest = max(longest, stem[row] + row - begin[row] + 1)
-    weights, power = np.empty(longest, np.float32), np.empty(longest, np.int32)
-    for row in range(qk.shape[0]):
-        count = stem[row] + row - begin[row] + 1
+    room = _room(stem, begin)
+    keys, weights, power = np.empty((dim, room), np.float32), np.empty(room, np.float32), np.empty(room, np.int32)
+    seen = np.empty(room, np.int64)
+    first = 0
+    while first < count:
+        end = _lay(root, stem, begin, first, seen)
         for head in range(heads):
             kv, value = heads + head // group, (qk.shape[1] + head // group) * dim
-            top = _scores(qk, row, head, kv, root[row], stem[row], begin[row], count, weights)
-            total = top * ZERO
-            exp_in_place(weights, top, count, power, power.view(np.float32))
-            for t in range(count):
-                total += weights[t]
-            logs[row, head] = top + np.log(total)
-            for i in range(dim):
-                out[row, head, i] = ZERO
-            for t in range(count):
-                seen = root[row] + t if t < stem[row] else begin[row] + t - stem[row]
-                weight = weights[t] / total
+            if head % group == 0:
+                _turned(qk, kv, seen, stem[first] + end - first, keys)
+            for row in range(first, end):
+                sight, target = stem[row] + row - begin[row] + 1, out[row, head]
+                top = _along(qk[row, head], keys, sight, ONE / np.sqrt(np.float32(dim)), weights)
+                total = top * ZERO
+                exp_in_place(weights, top, sight, power, power.view(np.float32))
+                for t in range(sight):
+                    total += weights[t]
+                logs[row, head] = top + np.log(total)
                 for i in range(dim):
-                    out[row, head, i] += weight * qkv[seen, value + i]
+                    target[i] = ZERO
+                for t in range(sight):
+                    weight, source = weights[t] / total, qkv[seen[t], value : value + dim]
+                    for i in range(dim):
+                        target[i] += weight * source[i]
+        first = end
 
 
 @compiled
-def _scores(
-    qk: Array, row: int, head: int, kv: int, root: int, stem: int, begin: int, count: int, scores: Array
-) -> np.float32:
-    """scores[t] = query . key / sqrt(dim) of the t-th row seen; returns the greatest, or not-a-number if
-    any is not finite."""
-    dim = qk.shape[2]
-    scale, top, unsound = ONE / np.sqrt(np.float32(dim)), np.float32(-np.inf), ZERO
+def _room(stem: Array, begin: Array) -> int:
+    """The most rows that one sees, up to a multiple of TILE."""
+    longest = 0
+    for row in range(stem.shape[0]):
+        longest = max(longest, stem[row] + row - begin[row] + 1)
+    return (longest + TILE - 1) // TILE * TILE
+
+
+@compiled
+def _lay(root: Array, stem: Array, begin: Array, first: int, seen: Array) -> int:
+    """The end of the branch that begins with row `first`; seen = what its last row sees, in order."""
+    end = first + 1
+    while end < begin.shape[0] and begin[end] == begin[first]:
+        end += 1
+    for t in range(stem[first]):
+        seen[t] = root[first] + t
+    for t in range(end - first):
+        seen[stem[first] + t] = first + t
+    return end
+
+
+@compiled
+def _turned(x: Array, part: int, rows: Array, count: int, out: Array) -> None:
+    """out [dim, room]: x [., part, dim] at the first `count` rows, one row a column; 0 up to the next tile."""
     for t in range(count):
-        seen = root + t if t < stem else begin + t - stem
-        score = ZERO
-        for i in range(dim):
-            score += qk[row, head, i] * qk[seen, kv, i]
-        scores[t] = score * scale
-        top = max(top, scores[t])
-        unsound += scores[t] * ZERO
+        for i in range(out.shape[0]):
+            out[i, t] = x[rows[t], part, i]
+    for t in range(count, (count + TILE - 1) // TILE * TILE):
+        for i in range(out.shape[0]):
+            out[i, t] = ZERO
+
+
+@compiled
+def _along(vector: Array, columns: Array, count: int, scale: np.float32, out: Array) -> np.float32:
+    """out[t] = scale * vector . column t for t < count, and something up to the next tile; returns the greatest, or
+    not-a-number if any is not finite."""
+    for tile in range(0, count, TILE):
+        part = out[tile : tile + TILE]
+        for t in range(TILE):
+            part[t] = ZERO
+        for i in range(0, vector.shape[0], 2):
+            even, odd = vector[i] * scale, vector[i + 1] * scale
+            of_even, of_odd = columns[i, tile : tile + TILE], columns[i + 1, tile : tile + TILE]
+            for t in range(TILE):
+                part[t] += even * of_even[t] + odd * of_odd[t]
+    top, unsound = out[0], ZERO
+    for t in range(count):
+        top = max(top, out[t])
+        unsound += out[t] * ZERO
     return top + unsound
 
 
@@ -153,32 +193,42 @@ def attend_back(
     d_qk: Array, d_qkv: Array,
 ) -> None:  # fmt: skip
     """d_qk and the values' part of d_qkv grow by what reaches them through `attend`."""
-    dim = qk.shape[2]
+    count, dim = qk.shape[0], qk.shape[2]
     group = heads // (qk.shape[1] - heads)
-    longest = 0
-    for row in range(qk.shape[0]):
-        longest = max(longest, stem[row] + row - begin[row] + 1)
-    weights, power = np.empty(longest, np.float32), np.empty(longest, np.int32)
-    scale = ONE / np.sqrt(np.float32(dim))
-    for row in range(qk.shape[0]):
-        count = stem[row] + row - begin[row] + 1
+    room, scale = _room(stem, begin), ONE / np.sqrt(np.float32(dim))
+    keys, values = np.empty((dim, room), np.float32), np.empty((dim, room), np.float32)
+    weights, pulls, power = np.empty(room, np.float32), np.empty(room, np.float32), np.empty(room, np.int32)
+    seen = np.empty(room, np.int64)
+    by_head = qkv.reshape(count, qkv.shape[1] // dim, dim)
+    first = 0
+    while first < count:
+        end = _lay(root, stem, begin, first, seen)
         for head in range(heads):
-            kv, value = heads + head // group, (qk.shape[1] + head // group) * dim
-            _scores(qk, row, head, kv, root[row], stem[row], begin[row], count, weights)
-            exp_in_place(weights, logs[row, head], count, power, power.view(np.float32))
-            mean = ZERO
-            for i in range(dim):
-                mean += d_out[row, head, i] * out[row, head, i]
-            for t in range(count):
-                seen = root[row] + t if t < stem[row] else begin[row] + t - stem[row]
-                weight, along = weights[t], ZERO
+            kv, value = heads + head // group, qk.shape[1] + head // group
+            if head % group == 0:
+                _turned(qk, kv, seen, stem[first] + end - first, keys)
+                _turned(by_head, value, seen, stem[first] + end - first, values)
+            for row in range(first, end):
+                sight, given, query = stem[row] + row - begin[row] + 1, d_out[row, head], qk[row, head]
+                _along(query, keys, sight, scale, weights)
+                exp_in_place(weights, logs[row, head], sight, power, power.view(np.float32))
+                _along(given, values, sight, ONE, pulls)
+                mean = ZERO
                 for i in range(dim):
-                    along += d_out[row, head, i] * qkv[seen, value + i]
-                    d_qkv[seen, value + i] += weight * d_out[row, head, i]
-                pull = weight * (along - mean) * scale
-                for i in range(dim):
-                    d_qk[row, head, i] += pull * qk[seen, kv, i]
-                    d_qk[seen, kv, i] += pull * qk[row, head, i]
+                    mean += given[i] * out[row, head, i]
+                d_query = d_qk[row, head]
+                for t in range(sight):
+                    weight = weights[t]
+                    pull = weight * (pulls[t] - mean) * scale
+                    key, d_key = qk[seen[t], kv], d_qk[seen[t], kv]
+                    d_value = d_qkv[seen[t], value * dim : (value + 1) * dim]
+                    for i in range(dim):
+                        d_query[i] += pull * key[i]
+                    for i in range(dim):
+                        d_key[i] += pull * query[i]
+                    for i in range(dim):
+                        d_value[i] += weight * given[i]
+        first = end
 
 
 @compiled

@@ -184,7 +184,7 @@ def _along(vector: Array, columns: Array, count: int, scale: np.float32, out: Ar
     for t in range(count):
         top = max(top, out[t])
         unsound += out[t] * ZERO
-    return top + unsound
+    return np.float32(top + unsound)
 
 
 @compiled

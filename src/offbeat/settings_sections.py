@@ -43,6 +43,12 @@ class RolloutSettings(Section):
     temperature: float = Field(1.0, gt=0, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: Count = 0
+    engine: Literal["local", "vllm"] = "local"
+    """`local`: offbeat's own, on the CPU; `vllm`: vLLM in an environment of its own (docs/vllm.md)."""
+    vllm_python: str = ".venv-vllm/bin/python"
+    """The Python of vLLM's environment; the environment variable OFFBEAT_VLLM_PYTHON goes before it."""
+    vllm_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What vLLM computes in. The learner computes in float32: bfloat16 is faster and samples from a policy beside."""
 
     @property
     def processes(self) -> int:

@@ -1,4 +1,4 @@
-"""A rollout process: one local engine, the lanes it hosts, and the held-out prompts it answers meanwhile.
+"""A rollout process: one engine, the lanes it hosts, and the held-out prompts it answers meanwhile.
 
 C1 is kept by the engine (a request is decoded by its own version or not at all); the publish invariant here:
 no version is served before checksum and canary passed. Evaluation has slots of its own, so it takes none from
@@ -15,8 +15,8 @@ from offbeat.backends.held_out_requests import HeldOutRequests
 from offbeat.backends.hosted_lane import HostedLane
 from offbeat.backends.weights import check_canary, read_manifest, weights_file
 from offbeat.backends.worker import Link, set_threads, work
+from offbeat.errors import NonFiniteLogits
 from offbeat.ports import Completion, Generator
-from offbeat.rollout.engine import Engine, NonFiniteLogits
 from offbeat.settings import Settings, settings_from
 
 BEAT_SECONDS = 0.5
@@ -111,6 +111,7 @@ class RolloutProcess:
         if version not in self.holders:
             self.engine.load(version, weights_file(self.run_directory, version))
             check_canary(manifest, lambda p, r: self.engine.score(version, p, r))
+            self.decode()  # what an engine ended while it scored is said before anything else is heard
         self.holders.setdefault(version, set()).add(message.lane)
         self.link.send(m.WeightsLoaded(message.lane, version, manifest.digest))
 
@@ -178,15 +179,21 @@ def main(link: Link) -> None:
     assert isinstance(hello, m.RolloutHello)
     settings = settings_from(hello.settings)
     set_threads(settings.run.threads)
+    RolloutProcess(link, hello, settings, _engine(Path(hello.run_directory) / "policy", settings)).serve()
+
+
+def _engine(policy: Path, settings: Settings) -> Generator:
+    """The engine asked for; what the other one needs is not imported."""
     rollout = settings.rollout
+    slots = rollout.slots * min(rollout.lanes_per_process, rollout.lanes) + evaluation_slots(settings)
     budget = None if rollout.cache_tokens is None else rollout.cache_tokens * rollout.lanes_per_process
-    engine = Engine(
-        Path(hello.run_directory) / "policy",
-        slots=rollout.slots * min(rollout.lanes_per_process, rollout.lanes) + evaluation_slots(settings),
-        context=rollout.context,
-        kv_tokens=budget,
-    )
-    RolloutProcess(link, hello, settings, engine).serve()
+    if rollout.engine == "vllm":
+        from offbeat.backends.vllm.engine import VllmEngine
+
+        return VllmEngine(policy, slots, rollout.context, budget, rollout.vllm_dtype)
+    from offbeat.rollout.engine import Engine
+
+    return Engine(policy, slots, rollout.context, kv_tokens=budget)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offbeat.errors import EngineError
+from offbeat.errors import EngineError, NonFiniteLogits
 from offbeat.ports import Completion, Parcel, Request
 from offbeat.rollout.batch import Batch, SharedPrompt, decode_batch, mixed_batch, whole_sequence
 from offbeat.rollout.cache import BlockCache, blocks_for
@@ -29,17 +29,6 @@ from offbeat.rollout.slots import PromptKey, Slots
 from offbeat.rollout.weights import VersionWeights, read_weights
 
 Floats = NDArray[np.float32]
-
-
-class NonFiniteLogits(EngineError):
-    """These requests met logits that are not finite and were dropped; every other request goes on."""
-
-    def __init__(self, request_ids: tuple[int, ...], versions: tuple[int, ...]) -> None:
-        self.request_ids, self.versions = request_ids, versions
-        super().__init__(
-            f"logits are not finite under version {', '.join(map(str, versions))}:"
-            f" requests {', '.join(map(str, request_ids))} are dropped"
-        )
 
 
 class Engine:

@@ -52,7 +52,20 @@ class VersionWeights:
 
 
 def read_weights(path: Path, shape: ModelShape) -> VersionWeights:
-    """Read a `model.safetensors` with Hugging Face names; tied models may leave `lm_head.weight` out.
+    """Read a `model.safetensors` and fold it. Raises WeightsError as `read_tensors` does."""
+    digest, named = read_tensors(path, shape)
+    with torch.inference_mode():
+        layers = tuple(_layer(named, i, shape) for i in range(shape.layers))
+        embed = named["model.embed_tokens.weight"]
+        head = embed if shape.tied else named["lm_head.weight"]
+        return VersionWeights(
+            digest, embed.contiguous().numpy(), layers, _folded(head, named["model.norm.weight"], shape.width)
+        )
+
+
+def read_tensors(path: Path, shape: ModelShape) -> tuple[str, dict[str, Tensor]]:
+    """SHA-256 of a `model.safetensors` and its tensors in float32 by their Hugging Face names, exactly those of
+    `expected_shapes`; tied models may leave `lm_head.weight` out.
 
     Raises WeightsError for an unreadable file, missing, extra or misshaped tensors and non-finite values.
     """
@@ -66,14 +79,7 @@ def read_weights(path: Path, shape: ModelShape) -> VersionWeights:
         raise WeightsError(f"{path}: not a safetensors file ({error})") from None
     digest = hashlib.sha256(data).hexdigest()
     del data
-    named = _checked(path, tensors, shape)
-    with torch.inference_mode():
-        layers = tuple(_layer(named, i, shape) for i in range(shape.layers))
-        embed = named["model.embed_tokens.weight"]
-        head = embed if shape.tied else named["lm_head.weight"]
-        return VersionWeights(
-            digest, embed.contiguous().numpy(), layers, _folded(head, named["model.norm.weight"], shape.width)
-        )
+    return digest, _checked(path, tensors, shape)
 
 
 def expected_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is in an environment of its own; `make vllm test-vllm` runs these")
 
 from offbeat.testing.contract import GENERATOR_LAWS, GeneratorCase, check_generator
-from tests.on_vllm.tiny import CONTEXT, VOCAB, full_weights, weights
+from tests.on_vllm.tiny import CONTEXT, VOCAB, adapters, built, full_weights, weights
+from tests.rollout.tiny import write_adapter
 
 
 def full_case(family: str, tied: bool, tmp_path: Path) -> GeneratorCase:
@@ -28,6 +29,20 @@ def full_case(family: str, tied: bool, tmp_path: Path) -> GeneratorCase:
 @pytest.mark.parametrize("law", GENERATOR_LAWS)
 def test_law_with_full_weights(law: str, tmp_path: Path) -> None:
     GENERATOR_LAWS[law](full_case("llama", True, tmp_path))
+
+
+def adapters_case(tmp_path: Path) -> GeneratorCase:
+    model_dir = built("llama", True)[1]
+    files = [write_adapter(tmp_path / f"{seed}.safetensors", model_dir, seed) for seed in (1, 2)]
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(files[0].read_bytes()[:-100])
+    return GeneratorCase(adapters("llama", True).fresh, (files[0], files[1]), damaged, VOCAB, CONTEXT)
+
+
+@pytest.mark.parametrize("law", GENERATOR_LAWS)
+def test_law_with_adapters(law: str, tmp_path: Path) -> None:
+    """Both versions live in one engine and one batch."""
+    GENERATOR_LAWS[law](adapters_case(tmp_path))
 
 
 def test_whole_suite_on_another_family(tmp_path: Path) -> None:

@@ -67,3 +67,9 @@ class Pool:
 def full_weights(family: str, tied: bool) -> Pool:
     directory = built(family, tied)[1]
     return Pool(lambda: VllmEngine(directory, slots=3, context=CONTEXT))
+
+
+@cache
+def adapters(family: str, tied: bool, limit: int = 2) -> Pool:
+    directory = built(family, tied)[1]
+    return Pool(lambda: VllmEngine(directory, slots=3, context=CONTEXT, lora=(limit, 4)))

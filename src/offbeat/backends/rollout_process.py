@@ -174,6 +174,13 @@ def evaluation_slots(settings: Settings) -> int:
     return max(1, settings.rollout.slots // 4)
 
 
+def adapters_of(settings: Settings) -> tuple[int, int]:
+    """(Adapters an engine holds at once, their rank); (0, 0) where versions are full weights. Lanes that share an
+    engine hold the same versions but for those on their way out."""
+    lora = settings.learner.lora
+    return (0, 0) if lora is None else (settings.schedule.live_versions + 1, lora.rank)
+
+
 def main(link: Link) -> None:
     hello = link.next()
     assert isinstance(hello, m.RolloutHello)
@@ -190,7 +197,7 @@ def _engine(policy: Path, settings: Settings) -> Generator:
     if rollout.engine == "vllm":
         from offbeat.backends.vllm.engine import VllmEngine
 
-        return VllmEngine(policy, slots, rollout.context, budget, rollout.vllm_dtype)
+        return VllmEngine(policy, slots, rollout.context, budget, rollout.vllm_dtype, adapters_of(settings))
     from offbeat.rollout.engine import Engine
 
     return Engine(policy, slots, rollout.context, kv_tokens=budget)

@@ -9,7 +9,6 @@ and its own log-probs of a fixed prompt (the canary) against the learner's.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.errors import WeightsError
-from offbeat.learner.durable import put_in_place
+from offbeat.learner.durable import file_digest, put_in_place
 
 WEIGHTS = "model.safetensors"
 CANARY_TOLERANCE = 1e-3
@@ -99,11 +98,3 @@ def check_canary(manifest: Manifest, score: Callable[[tuple[int, ...], tuple[int
             f"version {manifest.version}: the engine's log-probs of the canary differ by {error:.2g} from the"
             " learner's: it does not serve the published weights"
         )
-
-
-def file_digest(file: Path) -> str:
-    try:
-        with open(file, "rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise WeightsError(f"weights {file} cannot be read: {error.strerror}") from None

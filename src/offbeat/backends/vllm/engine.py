@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from offbeat.backends.vllm.adapters import Adapters
 from offbeat.backends.vllm.full_weights import FullWeights, model_runner
 from offbeat.backends.vllm.held import Held
 from offbeat.backends.vllm.launch import BLOCK, blocks_for, launch
@@ -71,7 +72,11 @@ class VllmEngine:
         runner = model_runner(self._llm)
         self._sampler = RecordingSampler(runner, self._with_vllm)
         runner.sampler = self._sampler
-        self._versions: Versions = FullWeights(self._llm, self._shape)
+        self._versions: Versions
+        if lora[0]:
+            self._versions = Adapters(self._llm, self._shape, model_dir, lora[0])
+        else:
+            self._versions = FullWeights(self._llm, self._shape)
         self._held: dict[int, Held] = {}
         self._waiting: deque[Held] = deque()
         self._free_slots = list(range(slots))

@@ -40,7 +40,7 @@ def test_what_the_engine_erred_and_what_the_policy_moved(model_dir: Path, stalen
                 parameter += 0.02
     now, before = scores(policy, SAMPLE), [parameter.detach().clone() for parameter in parameters]
     erring = sampled + np.array([0.0, 0.3, -0.02, 0.0])
-    sample = replace(SAMPLE, behaviour_logprobs=tuple(erring), staleness=staleness)
+    sample = replace(SAMPLE, behaviour_logprobs=tuple(map(float, erring)), staleness=staleness)
     unknown = replace(sample, staleness=5)
     found = measure(policy, parameters, {1 - staleness: then}.get, [sample, unknown], 1.0, version=1)
     assert found is not None

@@ -39,6 +39,36 @@ def test_every_slot_for_versions_in_use_and_all_as_the_local_engine_has_them(tmp
         )  # fmt: skip
 
 
+def test_another_version_takes_over_as_on_the_local_engine(tmp_path: Path) -> None:
+    """Suspended, nothing is decoded; then the prefix is computed again under the new version, a span of its own."""
+    model_dir = built("llama", True)[1]
+    theirs, ours = adapters("llama", True).fresh(), Engine(model_dir, slots=3, context=CONTEXT)
+    answers = []
+    for engine in (theirs, ours):
+        for version in range(2):
+            engine.load(version, write_adapter(tmp_path / f"{version}", model_dir, version))
+        for i in range(5):
+            engine.submit(Request(i, 0, (1, 2, 4, 9 + i), 70 + i, 24))
+        found = {}
+        for _ in range(3):
+            found |= {done.request_id: done.spans for done in engine.step()}
+        before = engine.decoded()
+        engine.suspend(tuple(before))
+        assert engine.step() == []
+        assert engine.decoded() == before
+        engine.switch(tuple(before), 1, keep_cache=False)
+        while engine.decoded():
+            found |= {done.request_id: done.spans for done in engine.step()}
+        answers.append(found)
+    assert any(len(spans) == 2 for spans in answers[0].values())
+    for i, spans in answers[0].items():
+        for span, other in zip(spans, answers[1][i], strict=True):
+            assert (span.version, span.token_ids) == (other.version, other.token_ids)
+            np.testing.assert_allclose(span.behaviour_logprobs, other.behaviour_logprobs, atol=1e-4)
+    with pytest.raises(EngineError, match="over the keys and values"):
+        theirs.switch((0,), 1, keep_cache=True)
+
+
 def test_a_name_carries_its_version_and_is_never_used_again(tmp_path: Path) -> None:
     """vLLM remembers prompts by the adapter's name: what comes back under the same number is other weights."""
     engine, model_dir = adapters("llama", True).fresh(), built("llama", True)[1]

@@ -13,7 +13,7 @@ from pathlib import Path
 from offbeat.backends import messages as m
 from offbeat.backends.held_out_requests import HeldOutRequests
 from offbeat.backends.hosted_lane import HostedLane
-from offbeat.backends.weights import check_canary, read_manifest, weights_file
+from offbeat.backends.weights import CANARY_TOLERANCE, COARSE_TOLERANCE, check_canary, read_manifest, weights_file
 from offbeat.backends.worker import Link, set_threads, work
 from offbeat.errors import NonFiniteLogits
 from offbeat.ports import Completion, Generator
@@ -32,6 +32,8 @@ class RolloutProcess:
         self.origin = hello.origin
         self.settings = settings
         self.spare = evaluation_slots(settings)
+        coarse = settings.rollout.engine == "vllm" and settings.rollout.vllm_dtype == "bfloat16"
+        self.tolerance = COARSE_TOLERANCE if coarse else CANARY_TOLERANCE
         self.lanes: dict[int, HostedLane] = {}
         self.lane_of: dict[int, HostedLane] = {}
         self.holders: dict[int, set[int]] = {}
@@ -110,7 +112,7 @@ class RolloutProcess:
         manifest = read_manifest(self.run_directory, version, message.digest)
         if version not in self.holders:
             self.engine.load(version, weights_file(self.run_directory, version))
-            check_canary(manifest, lambda p, r: self.engine.score(version, p, r))
+            check_canary(manifest, lambda p, r: self.engine.score(version, p, r), self.tolerance)
             self.decode()  # what an engine ended while it scored is said before anything else is heard
         self.holders.setdefault(version, set()).add(message.lane)
         self.link.send(m.WeightsLoaded(message.lane, version, manifest.digest))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from offbeat.learner.batches import Sample
 from offbeat.learner.logprobs import sample_logprobs
 from offbeat.learner.policy import Policy
+from offbeat.learner.tally import LARGEST
 from offbeat.records import Gap, Mismatch
 
 BEYOND = 0.1
@@ -66,6 +67,7 @@ def holding(parameters: Sequence[nn.Parameter], weights: Sequence[Tensor]) -> It
 
 
 def gap(one: Sequence[float], other: Sequence[float]) -> Gap:
-    """Of two log-probs [T] of the same tokens."""
+    """Of two log-probs [T] of the same tokens. What is infinite (a token that became impossible) is written LARGEST."""
     apart = (torch.tensor(one, dtype=torch.float64) - torch.tensor(other, dtype=torch.float64)).abs()
+    apart = apart.nan_to_num(nan=0.0).clamp(max=LARGEST)  # not a number: impossible under both
     return Gap(float(apart.mean()), float(apart.quantile(0.99)), float((apart > BEYOND).double().mean()))

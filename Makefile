@@ -40,7 +40,7 @@ $(VLLM_VENV)/installed: | $(BIN)/python
 vllm: $(VLLM_VENV)/installed ## make vLLM's own environment, .venv-vllm (3.5 GB)
 
 test-vllm: $(VENV)/installed-test $(VLLM_VENV)/installed ## run the tests that need vLLM, for real
-	PYTHONPATH=src:. $(VLLM_BIN)/python -m pytest -o addopts=-q tests/on_vllm
+	PYTHONPATH=src:. NUMBA_CACHE_DIR=$(VLLM_VENV)/offbeat-kernels $(VLLM_BIN)/python -m pytest -o addopts=-q tests/on_vllm
 	OFFBEAT_VLLM_PYTHON=$(VLLM_BIN)/python $(BIN)/python -m pytest -n 0 tests/on_vllm
 
 check: $(VENV)/installed-test ## lint and types

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -81,7 +82,8 @@ def main() -> None:
         asked = {"model": str(policy), "prompts": prompts, "tokens": given.tokens, "temperatures": heats}
         work.write_text(json.dumps(asked))
         for name, python in (("local", sys.executable), ("vllm", given.vllm_python)):
-            subprocess.run([python, __file__, "--side", name, "--work", str(work)], check=True)
+            kept = os.environ | {"NUMBA_CACHE_DIR": str(Path(made) / name)}  # two versions of numba, two directories
+            subprocess.run([python, __file__, "--side", name, "--work", str(work)], check=True, env=kept)
         ours, theirs = (json.loads(work.with_suffix(f".{name}").read_text()) for name in ("local", "vllm"))
     for heat, local, vllm in zip(heats, ours, theirs, strict=True):
         total = sum(max(len(a), len(b)) for a, b in zip(local, vllm, strict=True))

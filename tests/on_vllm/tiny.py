@@ -70,6 +70,6 @@ def full_weights(family: str, tied: bool) -> Pool:
 
 
 @cache
-def adapters(family: str, tied: bool, limit: int = 2) -> Pool:
+def adapters(family: str, tied: bool, kv_tokens: int | None = None) -> Pool:
     directory = built(family, tied)[1]
-    return Pool(lambda: VllmEngine(directory, slots=3, context=CONTEXT, lora=(limit, 4)))
+    return Pool(lambda: VllmEngine(directory, slots=3, context=CONTEXT, kv_tokens=kv_tokens, lora=(2, 4)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,10 @@ from offbeat.records import Gap, Mismatch
 
 BEYOND = 0.1
 """Nats from which on a token counts as far off."""
+
+
+def staleness_of(sample: Sample) -> int:
+    return sample.staleness
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
@@ -40,16 +45,18 @@ def measure(
     """Over the tokens of `samples`, the target being `version`. `weights_of` a version gives tensors in the order of
     `parameters`; samples of versions that it does not have are left out; None where none is left."""
     stated, own, target = list[float](), list[float](), list[float]()
-    for sample in samples:
-        weights = weights_of(version - sample.staleness)
+    in_order = sorted(samples, key=staleness_of)
+    for staleness, members in groupby(in_order, key=staleness_of):  # a version's weights are fetched once
+        weights = weights_of(version - staleness)
         if weights is None:
             continue
-        now = sample_logprobs(policy, sample, temperature)
-        with holding(parameters, weights):
-            then = sample_logprobs(policy, sample, temperature) if sample.staleness else now
-        stated += sample.behaviour_logprobs
-        own += then
-        target += now
+        for sample in members:
+            now = sample_logprobs(policy, sample, temperature)
+            with holding(parameters, weights):
+                then = sample_logprobs(policy, sample, temperature) if staleness else now
+            stated += sample.behaviour_logprobs
+            own += then
+            target += now
     return Mismatch(len(own), gap(stated, own), gap(own, target)) if own else None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from offbeat.ports import Completion, Parcel, Request
-from offbeat.records import Span
+from offbeat.records import FinishReason, Span
 
 
 @dataclass(slots=True)
@@ -77,5 +77,5 @@ class Held:
 
     def completion(self, eos: frozenset[int]) -> Completion:
         assert self.slot is not None
-        reason = "stop" if self.response[-1] in eos else "length"
-        return Completion(self.request.request_id, self.slot, self.all_spans(), reason)  # type: ignore[arg-type]
+        reason: FinishReason = "stop" if self.response[-1] in eos else "length"
+        return Completion(self.request.request_id, self.slot, self.all_spans(), reason)

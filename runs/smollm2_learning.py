@@ -1,5 +1,5 @@
-"""Claim: SmolLM2-135M-Instruct, trained with LoRA on sums by reasoning-gym on vLLM (or the local engine), raises its
-held-out reward in at most 45 minutes a seed on two cores, significantly over three seeds.
+"""Claim: SmolLM2-135M-Instruct, trained with LoRA on syllogisms of reasoning-gym on vLLM (or the local engine), raises
+its held-out reward in at most 45 minutes a seed on two cores, significantly over three seeds.
 
 Every seed trains a run of its own, which must pass its audit. Then base model and trained adapter answer the same
 held-out prompts with the same seeds at temperature 1; the test is paired over prompts, all seeds together: a sign-flip

@@ -130,6 +130,7 @@ def beside_vllm(python: Path, directory: Path, engine: Engine, options: argparse
     """The same requests by both, one after the other, drain included; medians of paired ratios."""
     kinds = {"long": 4 * options.slots, "task": options.requests}
     ratios: dict[str, list[float]] = {kind: [] for kind in kinds}
+    whole_rate(engine, requests("task", options.slots, 1, options.group, 0))  # a warm-up, as vLLM gets one
     for turn in range(options.rounds):
         cases = [requests(kind, count, 1, options.group, turn + 1) for kind, count in kinds.items()]
         work = directory / "work.json"

@@ -16,6 +16,7 @@ import typer
 
 from offbeat import __version__
 from offbeat.commands.market import app as market
+from offbeat.commands.models import models
 from offbeat.commands.plan import plan
 from offbeat.commands.simulate import simulate
 from offbeat.commands.study import study
@@ -209,6 +210,7 @@ app.command()(simulate)
 app.command()(plan)
 app.command()(study)
 app.add_typer(market, name="market")
+app.add_typer(models, name="models")
 
 
 def _complain(words: str) -> None:

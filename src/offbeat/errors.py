@@ -5,6 +5,7 @@
     ├── TaskError          a prompt source or its answers are unusable (a kind of bad input: exit 2)
     ├── RunDirectoryError  a run directory cannot be opened, resumed or read (exit 2)
     ├── EngineError        the rollout engine refused or failed; never turned into a reward of 0
+    │   └── NonFiniteLogits    logits that are not numbers; these requests were dropped
     ├── WeightsError       published weights are missing, damaged or not the announced ones
     ├── InvariantError     a law of the ledger or of a constraint (C1, C2, C3) was about to break
     └── RunFailed          a run, or one of those compared, ended without reaching its goal (exit 1)
@@ -41,6 +42,17 @@ class RunDirectoryError(OffbeatError):
 
 class EngineError(OffbeatError):
     """The rollout engine could not do what was asked."""
+
+
+class NonFiniteLogits(EngineError):
+    """These requests met logits that are not finite and were dropped; every other request goes on."""
+
+    def __init__(self, request_ids: tuple[int, ...], versions: tuple[int, ...]) -> None:
+        self.request_ids, self.versions = request_ids, versions
+        super().__init__(
+            f"logits are not finite under version {', '.join(map(str, versions))}:"
+            f" requests {', '.join(map(str, request_ids))} are dropped"
+        )
 
 
 class WeightsError(OffbeatError):

@@ -66,6 +66,20 @@ class Trajectory(msgspec.Struct, frozen=True):
         return min(span.version for span in self.spans)
 
 
+class Adapter(msgspec.Struct, frozen=True):
+    """What a version is made of where versions are LoRA adapters (arXiv 2106.09685): the base model's matrices W at
+    `targets` become W + alpha / rank B A. `base` is the SHA-256 of the base model's weights file.
+
+    It lies, as JSON, under `adapter` in the metadata of a version's model.safetensors; the tensors beside it have the
+    names that peft gives them.
+    """
+
+    rank: int
+    alpha: int
+    targets: tuple[str, ...]
+    base: str
+
+
 class Group(msgspec.Struct, frozen=True):
     """The G scored trajectories of one prompt: the unit of GRPO. `rewards` [G] in trajectory order."""
 
@@ -138,6 +152,25 @@ class StepAlignment(msgspec.Struct, frozen=True):
     lags: dict[int, float] = {}
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """How far two log-probs of the same token are apart, in nats, over some tokens: the mean of |difference|, its 99th
+    percentile, and the share of tokens beyond 0.1."""
+
+    mean: float
+    p99: float
+    beyond: float
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """behaviour against target, split in two, over `tokens` of an iteration's batch. `engine_error`: stated by the
+    engine against computed by the learner under the very version that sampled. `policy_lag`: that against the target as
+    the iteration begins. The one is numbers and kernels, the other is staleness."""
+
+    tokens: int
+    engine_error: Gap
+    policy_lag: Gap
+
+
 class StepReport(msgspec.Struct, frozen=True):
     """What one RL iteration did. Means are over tokens unless named otherwise; seconds are wall-clock.
 
@@ -169,3 +202,5 @@ class StepReport(msgspec.Struct, frozen=True):
     instruments: Instruments | None = None
     """None in logs of versions that did not measure them."""
     alignment: StepAlignment | None = None
+    mismatch: Mismatch | None = None
+    """None where `learner.mismatch_trajectories` is 0 or the versions that sampled are not at hand any more."""

@@ -17,6 +17,7 @@ from offbeat.objectives import NAMES
 from offbeat.settings_rules import impossible
 from offbeat.settings_sections import (
     LearnerSettings,
+    LoraSettings,
     ModelSettings,
     RolloutSettings,
     RunSettings,
@@ -37,6 +38,7 @@ __all__ = [
     "CountingTask",
     "JsonlTask",
     "LearnerSettings",
+    "LoraSettings",
     "ModelSettings",
     "ReasoningGymTask",
     "RolloutSettings",

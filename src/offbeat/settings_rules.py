@@ -50,6 +50,8 @@ def impossible(
             " processes would differ; change either"
         )
     problems += _not_of_this_schedule(schedule)
+    if rollout.engine == "vllm":
+        problems += _not_of_vllm(schedule, rollout, learner)
     if schedule.name == "repack" and rollout.lanes == 1:
         problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
     smallest, largest = _length_range(task)
@@ -106,6 +108,28 @@ def _not_of_this_schedule(schedule: ScheduleSettings) -> list[str]:
         problems.append(
             "schedule.legacy_fill = false: one-step-off samples a batch under one version even after a newer one was"
             " published; remove it"
+        )
+    return problems
+
+
+def _not_of_vllm(schedule: ScheduleSettings, rollout: RolloutSettings, learner: LearnerSettings) -> list[str]:
+    """What vLLM cannot do that the local engine can."""
+    problems: list[str] = []
+    if schedule.name == "in-flight":
+        problems.append(
+            "schedule.name = in-flight: vLLM cannot go on under new weights over keys and values of the old ones; set"
+            " schedule.name = partial or rollout.engine = local"
+        )
+    elif schedule.live_versions > 1 and learner.lora is None:
+        holds = f"a vLLM engine holds one version of full weights, {schedule.name} here asks for"
+        remedy = "add [learner.lora], whose versions live side by side" + (
+            "" if schedule.name in SPLICING else ", or set schedule.max_versions = 1"
+        )
+        problems.append(f"rollout.engine = vllm: {holds} {schedule.live_versions}; {remedy}")
+    if rollout.lanes > 1 and schedule.migration == "cache":
+        problems.append(
+            "schedule.migration = cache: vLLM's keys and values stay where they are; set schedule.migration = prefill"
+            " (or off)"
         )
     return problems
 

@@ -43,6 +43,12 @@ class RolloutSettings(Section):
     temperature: float = Field(1.0, gt=0, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: Count = 0
+    engine: Literal["local", "vllm"] = "local"
+    """`local`: offbeat's own, on the CPU; `vllm`: vLLM in an environment of its own (docs/vllm.md)."""
+    vllm_python: str = ".venv-vllm/bin/python"
+    """The Python of vLLM's environment; the environment variable OFFBEAT_VLLM_PYTHON goes before it."""
+    vllm_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What vLLM computes in. The learner computes in float32: bfloat16 is faster and samples from a policy beside."""
 
     @property
     def processes(self) -> int:
@@ -113,6 +119,21 @@ class AlignSettings(Section):
     """Also measure cosines at lags 1, 2, 4, ... S, S + 1 and 2 S updates, for S = lag_span; keeps 2 S gradients."""
 
 
+Target = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class LoraSettings(Section):
+    """Train an adapter beside the model's weights, which stay as they are (LoRA, arXiv 2106.09685)."""
+
+    rank: int = Field(16, ge=1, le=512)
+    alpha: Positive = 32
+    """The adapter counts alpha / rank times."""
+    targets: tuple[Target, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
+    )
+    """Matrices of every layer that get an adapter."""
+
+
 class LearnerSettings(Section):
     """One RL iteration: group-relative advantages, the objective, AdamW."""
 
@@ -138,11 +159,16 @@ class LearnerSettings(Section):
     """`inverse`: an update's rate is divided by the mean staleness of its trajectories where that is above 1."""
     measure_drift: bool = True
     """Measure parameter distances each iteration. Takes K + 3 copies of the parameters, for large models fewer."""
+    mismatch_trajectories: Count = 4
+    """Of each batch so many trajectories are computed again under the version that sampled them, to tell the engine's
+    error from the policy's lag. Needs measure_drift; not where versions splice; 0: never."""
     updates_per_iteration: Positive = 1
     micro_batch_tokens: Positive = 8192
     """Padded tokens in one forward pass; larger batches accumulate gradients."""
     max_consecutive_skips: Positive = 5
     align: AlignSettings = AlignSettings()
+    lora: LoraSettings | None = None
+    """With this section (it may be empty) an adapter is trained and a version is an adapter; otherwise all weights."""
 
     @model_validator(mode="before")
     @classmethod

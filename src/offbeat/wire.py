@@ -12,6 +12,7 @@ from types import FrameType
 from offbeat.backends.local import LocalBackend
 from offbeat.backends.messages import LearnerHello
 from offbeat.backends.parcels import sweep_parcels
+from offbeat.backends.vllm.interpreter import interpreters
 from offbeat.events import Stop
 from offbeat.live import rundir
 from offbeat.live.export import MODEL, export_model, has_model
@@ -26,6 +27,7 @@ from offbeat.tasks import make_task
 
 def start(directory: Path, settings: Settings, progress: Callable[[str, float], None]) -> None:
     """Prepare a new run directory: the policy with its warm start, version 0, an empty log."""
+    interpreters(settings.rollout)
     create(directory, settings, progress)
 
 
@@ -43,7 +45,8 @@ def go_on(
         closing.callback(os.close, opened.lock)
         closing.callback(opened.log.close)
         closing.callback(sweep_parcels, directory)
-        backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, keep_open=(opened.lock,))
+        pythons = interpreters(settings.rollout)
+        backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, (opened.lock,), pythons)
         closing.callback(backend.close)
         if stop is None or stop.outcome != "finished":
             stop = _train(directory, opened, backend, make_observers(opened))

@@ -17,6 +17,7 @@ SURFACE = {
     "compare": {"config", "out", "schedules", "iterations", "warmup", "repeats", "overrides", "as_json"},
     "plan": {"run", "staleness", "steps", "out", "as_json"},
     "study": {"name", "seeds", "smoke", "out", "as_json"},
+    "models get": {"name", "out", "as_json"},
     "simulate": {"cluster", "schedules", "calibrate", "sweep", "out", "overrides", "as_json"},
 }
 
@@ -90,6 +91,7 @@ def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
         ["study", "bias", "--seeds", "0", "--out", str(tmp_path / "s")],
         ["compare", "--schedules", "sink", "--out", str(tmp_path / "c")],
         ["compare", "--iterations", "3", "--out", str(tmp_path / "c")],
+        ["models", "get", "nonsense", "--out", str(tmp_path / "m")],
         ["simulate"],
         ["simulate", "nowhere.toml"],
         ["simulate", "dora-64", "--schedules", "sink"],

@@ -40,8 +40,15 @@ def numbers(made: StepReport) -> list[float]:
     """Every number of a report, those of its instruments included."""
     assert made.instruments is not None
     found: list[float] = []
-    plain = [value for name, value in msgspec.structs.asdict(made).items() if name not in ("instruments", "alignment")]
-    for value in (*plain, *msgspec.structs.astuple(made.instruments)):
+    nested = ("instruments", "alignment", "mismatch")
+    plain = [value for name, value in msgspec.structs.asdict(made).items() if name not in nested]
+    split = made.mismatch
+    gaps = (
+        ()
+        if split is None
+        else (*msgspec.structs.astuple(split.engine_error), *msgspec.structs.astuple(split.policy_lag))
+    )
+    for value in (*plain, *gaps, *msgspec.structs.astuple(made.instruments)):
         found += [number for number in (value if isinstance(value, tuple) else (value,)) if number is not None]
     return found
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from offbeat import events as e
+from offbeat.records import Gap, Mismatch
 from offbeat.report.audit import audit
 from offbeat.report.read import Run, read_run
-from offbeat.report.summary import closing_words, summary
+from offbeat.report.story import Story
+from offbeat.report.summary import closing_words, mismatch, summary
 from offbeat.report.tally import clock
 from tests.report.simulated_run import EditableRun, simulated_run
 
 KEYS = [
     "run", "outcome", "iterations", "version", "exact_match_before", "exact_match_after",
     "exact_match_sampled_before", "exact_match_sampled_after", "trajectories", "trajectories_per_second",
-    "tokens_per_second", "staleness", "stability", "lost", "consumed_twice", "wall_seconds", "report",
+    "tokens_per_second", "staleness", "stability", "mismatch", "lost", "consumed_twice", "wall_seconds", "report",
 ]  # fmt: skip
 
 
@@ -78,7 +81,7 @@ def test_an_empty_log_is_all_null(tmp_path: Path) -> None:
     found = summary(written(EditableRun(made.settings), tmp_path))
     nothing = {key for key, value in found.items() if value is None}
     assert nothing == {key for key in KEYS if key.startswith("exact") or key.endswith("second")} | {
-        "wall_seconds", "report", "stability",
+        "wall_seconds", "report", "stability", "mismatch",
     }  # fmt: skip
     assert found["staleness"] == {"mean": None, "max": None, "bound": 2}
     assert found["trajectories"] == found["iterations"] == found["version"] == 0
@@ -155,3 +158,14 @@ def test_closing_words_leave_out_what_is_not_known() -> None:
 )
 def test_clock(seconds: float, words: str) -> None:
     assert clock(seconds) == words
+
+
+def test_mismatch_is_weighted_by_the_tokens_it_was_measured_on() -> None:
+    parts = [Mismatch(10, Gap(0.0, 0.0, 0.0), Gap(0.1, 0.4, 0.2)), None, Mismatch(30, Gap(0.4, 0.8, 0.4), Gap(0, 0, 0))]
+    publishes = [(0, 0.0, SimpleNamespace(report=SimpleNamespace(mismatch=part))) for part in parts]
+    found = mismatch(cast(Story, SimpleNamespace(publishes=publishes)))
+    assert found is not None
+    assert found["tokens"] == 40
+    assert found["engine_error"] == pytest.approx({"mean": 0.3, "p99": 0.6, "beyond": 0.3})
+    assert found["policy_lag"] == pytest.approx({"mean": 0.025, "p99": 0.1, "beyond": 0.05})
+    assert mismatch(cast(Story, SimpleNamespace(publishes=publishes[1:2]))) is None

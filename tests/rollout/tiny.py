@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -19,7 +20,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from offbeat.learner.durable import file_digest
+from offbeat.learner.lora import as_metadata
 from offbeat.ports import Sampling
+from offbeat.records import Adapter
+from offbeat.rollout.adapters import PREFIX, adapted
+from offbeat.rollout.config import read_shape
+from offbeat.rollout.weights import expected_shapes
 
 VOCAB = 41
 EOS = [3, 7]
@@ -75,6 +82,24 @@ def built(family: str, seed: int = 0) -> tuple[PreTrainedModel, Path]:
 
 def weights(family: str, seed: int = 0) -> Path:
     return built(family, seed)[1] / "model.safetensors"
+
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def write_adapter(file: Path, model_dir: Path, seed: int, **changes: Any) -> Path:
+    """An adapter of the model in `model_dir` whose every tensor matters; `changes` are of the announced Adapter."""
+    shape = read_shape(model_dir)
+    base = file_digest(model_dir / "model.safetensors")
+    adapter = Adapter(**{"rank": 4, "alpha": 8, "targets": TARGETS, "base": base, **changes})
+    sizes, made = expected_shapes(shape), torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name in adapted(shape, adapter):
+        out, into = sizes[f"{name}.weight"]
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = torch.randn(adapter.rank, into, generator=made) * 0.2
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = torch.randn(out, adapter.rank, generator=made) * 0.2
+    save_file(tensors, file, metadata=as_metadata(adapter))
+    return file
 
 
 @torch.no_grad()

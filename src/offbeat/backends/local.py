@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,11 +66,19 @@ class Worker:
 class LocalBackend:
     """Workers by name. `poll` returns what they said, in order of arrival, and who died."""
 
-    def __init__(self, errors: Path | None, threads: int, keep_open: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        errors: Path | None,
+        threads: int,
+        keep_open: tuple[int, ...] = (),
+        pythons: Mapping[str, str] | None = None,
+    ) -> None:
+        """`pythons` are the interpreters of workers that live in another environment, by kind."""
         self.workers: dict[Name, Worker] = {}
         self._errors = errors
         self._threads = threads
         self._keep_open = keep_open
+        self._pythons = pythons or {}
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -90,7 +99,7 @@ class LocalBackend:
         kept = () if name.kind in LOCKLESS else self._keep_open
         with open(self._errors or os.devnull, "ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
+                [*python_of(module, self._pythons.get(name.kind)), str(theirs.fileno())],
                 pass_fds=(theirs.fileno(), *kept),
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -172,6 +181,13 @@ class LocalBackend:
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+def python_of(module: str, foreign: str | None) -> list[str]:
+    """The command that runs a module of offbeat: here, or by a `foreign` interpreter that has no offbeat of its own."""
+    if foreign is None:
+        return [sys.executable, "-m", module]
+    return [foreign, "-P", str(Path(__file__).with_name("foreign_python.py")), module]
 
 
 def _await_end(pid: int, seconds: float) -> None:

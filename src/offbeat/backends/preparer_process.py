@@ -32,11 +32,16 @@ def main(link: Link) -> None:
     _check_reward(link, task, settings)
     set_threads(os.cpu_count() or 1)
     from offbeat.backends.alignment import attach_alignment
+    from offbeat.learner.checkpoint import save_base
+    from offbeat.learner.lora import check_peft
+    from offbeat.learner.policy import Policy
     from offbeat.learner.step import PolicyLearner
     from offbeat.models import prepare_policy
     from offbeat.models.prompts import encoded_exam
     from offbeat.models.tokens import encode_response, load_tokenizer
 
+    if settings.learner.lora is not None:
+        check_peft()
     run_directory = Path(hello.directory)
     source = prepare_policy(settings, lambda note, share: link.send(Preparing(note, share)))
     policy = run_directory / "policy"
@@ -44,6 +49,9 @@ def main(link: Link) -> None:
     for file in source.iterdir():
         if file.suffix in {".json", ".jinja", ".model", ".txt"} and not file.name.endswith(".index.json"):
             shutil.copy2(file, policy / file.name)
+    if settings.learner.lora is not None:
+        save_base(policy, Policy.load(source))
+        source = policy
     learner = PolicyLearner.open(source, settings, attach=attach_alignment)
     tokenizer = load_tokenizer(policy)
     [prompt] = encoded_exam(tokenizer, task, 1)
@@ -56,7 +64,7 @@ def main(link: Link) -> None:
         return Canary(prompt_ids, response_ids, tuple(learner.score(prompt_ids, response_ids)))
 
     manifest = publish(run_directory, 0, learner.publish, canary)
-    parameters = sum(parameter.numel() for parameter in learner.policy.model.parameters())
+    parameters = sum(parameter.numel() for parameter in learner.policy.model.parameters() if parameter.requires_grad)
     link.send(Prepared(manifest.digest, parameters))
     link.drain()
 

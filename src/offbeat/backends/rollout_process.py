@@ -1,4 +1,4 @@
-"""A rollout process: one local engine, the lanes it hosts, and the held-out prompts it answers meanwhile.
+"""A rollout process: one engine, the lanes it hosts, and the held-out prompts it answers meanwhile.
 
 C1 is kept by the engine (a request is decoded by its own version or not at all); the publish invariant here:
 no version is served before checksum and canary passed. Evaluation has slots of its own, so it takes none from
@@ -13,10 +13,10 @@ from pathlib import Path
 from offbeat.backends import messages as m
 from offbeat.backends.held_out_requests import HeldOutRequests
 from offbeat.backends.hosted_lane import HostedLane
-from offbeat.backends.weights import check_canary, read_manifest, weights_file
+from offbeat.backends.weights import CANARY_TOLERANCE, COARSE_TOLERANCE, check_canary, read_manifest, weights_file
 from offbeat.backends.worker import Link, set_threads, work
+from offbeat.errors import NonFiniteLogits
 from offbeat.ports import Completion, Generator
-from offbeat.rollout.engine import Engine, NonFiniteLogits
 from offbeat.settings import Settings, settings_from
 
 BEAT_SECONDS = 0.5
@@ -32,6 +32,8 @@ class RolloutProcess:
         self.origin = hello.origin
         self.settings = settings
         self.spare = evaluation_slots(settings)
+        coarse = settings.rollout.engine == "vllm" and settings.rollout.vllm_dtype == "bfloat16"
+        self.tolerance = COARSE_TOLERANCE if coarse else CANARY_TOLERANCE
         self.lanes: dict[int, HostedLane] = {}
         self.lane_of: dict[int, HostedLane] = {}
         self.holders: dict[int, set[int]] = {}
@@ -110,7 +112,8 @@ class RolloutProcess:
         manifest = read_manifest(self.run_directory, version, message.digest)
         if version not in self.holders:
             self.engine.load(version, weights_file(self.run_directory, version))
-            check_canary(manifest, lambda p, r: self.engine.score(version, p, r))
+            check_canary(manifest, lambda p, r: self.engine.score(version, p, r), self.tolerance)
+            self.decode()  # what an engine ended while it scored is said before anything else is heard
         self.holders.setdefault(version, set()).add(message.lane)
         self.link.send(m.WeightsLoaded(message.lane, version, manifest.digest))
 
@@ -173,20 +176,33 @@ def evaluation_slots(settings: Settings) -> int:
     return max(1, settings.rollout.slots // 4)
 
 
+def adapters_of(settings: Settings) -> tuple[int, int]:
+    """(Adapters an engine holds at once, their rank); (0, 0) where versions are full weights. Lanes that share an
+    engine hold the same versions but for those on their way out."""
+    lora = settings.learner.lora
+    return (0, 0) if lora is None else (settings.schedule.live_versions + 1, lora.rank)
+
+
 def main(link: Link) -> None:
     hello = link.next()
     assert isinstance(hello, m.RolloutHello)
     settings = settings_from(hello.settings)
     set_threads(settings.run.threads)
+    RolloutProcess(link, hello, settings, _engine(Path(hello.run_directory) / "policy", settings)).serve()
+
+
+def _engine(policy: Path, settings: Settings) -> Generator:
+    """The engine asked for; what the other one needs is not imported."""
     rollout = settings.rollout
+    slots = rollout.slots * min(rollout.lanes_per_process, rollout.lanes) + evaluation_slots(settings)
     budget = None if rollout.cache_tokens is None else rollout.cache_tokens * rollout.lanes_per_process
-    engine = Engine(
-        Path(hello.run_directory) / "policy",
-        slots=rollout.slots * min(rollout.lanes_per_process, rollout.lanes) + evaluation_slots(settings),
-        context=rollout.context,
-        kv_tokens=budget,
-    )
-    RolloutProcess(link, hello, settings, engine).serve()
+    if rollout.engine == "vllm":
+        from offbeat.backends.vllm.engine import VllmEngine
+
+        return VllmEngine(policy, slots, rollout.context, budget, rollout.vllm_dtype, adapters_of(settings))
+    from offbeat.rollout.engine import Engine
+
+    return Engine(policy, slots, rollout.context, kv_tokens=budget)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from torch import Tensor
 from offbeat.errors import WeightsError
 from offbeat.learner.drift import DriftFit
 from offbeat.learner.durable import put_in_place, sync
+from offbeat.learner.lora import as_metadata
 from offbeat.learner.optimizer_state import decode_state, encode_state
 from offbeat.learner.policy import Policy
 
@@ -47,7 +48,7 @@ def save_checkpoint(directory: Path, policy: Policy, optimizer: torch.optim.Opti
     Raises WeightsError or OSError where the disk refuses.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    model_aside = _write_aside(directory / MODEL_FILE, policy.weights(), {"format": "pt"})
+    model_aside = _write_aside(directory / MODEL_FILE, policy.weights(), as_metadata(policy.adapter))
     digest = _digest(model_aside)
     tensors, optimizer_json = encode_state(policy.model, optimizer)
     metadata = {
@@ -116,8 +117,15 @@ def load_weights(file: Path, policy: Policy) -> str:
     return _digest(file)
 
 
+def save_base(directory: Path, policy: Policy) -> None:
+    """Write the model's weights as one file, for adapters to be trained on, synced."""
+    os.rename(_write_aside(directory / MODEL_FILE, policy.whole_weights(), {"format": "pt"}), directory / MODEL_FILE)
+    sync(directory)
+
+
 def export_policy(directory: Path, policy: Policy, model_dir: Path) -> None:
-    """Write a Hugging Face directory: config, weights in float32, tokenizer files copied from `model_dir`.
+    """Write a Hugging Face directory: config, weights in float32, tokenizer files copied from `model_dir`;
+    an adapter merged.
 
     It appears whole or not at all, in place of what was there. Raises WeightsError or OSError where the disk refuses.
     """
@@ -128,7 +136,7 @@ def export_policy(directory: Path, policy: Policy, model_dir: Path) -> None:
         if (model_dir / name).is_file():
             shutil.copyfile(model_dir / name, aside / name)
     policy.config.save_pretrained(aside)
-    os.rename(_write_aside(aside / MODEL_FILE, policy.weights(), {"format": "pt"}), aside / MODEL_FILE)
+    os.rename(_write_aside(aside / MODEL_FILE, policy.whole_weights(), {"format": "pt"}), aside / MODEL_FILE)
     shutil.rmtree(directory, ignore_errors=True)
     put_in_place(aside, directory)
 

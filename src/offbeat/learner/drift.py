@@ -77,8 +77,12 @@ class DriftMeter:
 
     def to_version(self, version: int) -> float | None:
         """|theta - theta_version|; None where that version is neither kept nor stored."""
-        copy = self._copies.get(version) or self._read(version)
+        copy = self.of_version(version)
         return None if copy is None else self._distance(copy)
+
+    def of_version(self, version: int) -> list[Tensor] | None:
+        """The parameters of a version, not to be changed; None where it is neither kept nor stored."""
+        return self._copies.get(version) or self._read(version)
 
     @torch.no_grad()
     def mark(self) -> None:

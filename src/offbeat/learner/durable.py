@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+
+from offbeat.errors import WeightsError
 
 
 def sync(path: Path) -> None:
@@ -29,3 +32,12 @@ def put_in_place(aside: Path, final: Path) -> None:
         sync(Path(directory))
     os.rename(aside, final)
     sync(final.parent)
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file. Raises WeightsError where it cannot be read."""
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise WeightsError(f"weights {file} cannot be read: {error.strerror}") from None

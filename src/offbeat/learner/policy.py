@@ -1,4 +1,6 @@
-"""The policy network: a Hugging Face causal language model in float32, asked for logits at chosen positions only.
+"""The policy network: a Hugging Face causal language model in float32, all of it or an adapter trained.
+
+It is asked for logits at chosen positions only.
 
 Its parameters are always that module's. Trees of tokens go through compiled loops where those compute the same
 (`passes`); everything else through the module itself.
@@ -21,9 +23,14 @@ from transformers.utils import logging as transformers_logging
 
 from offbeat.errors import InvariantError, WeightsError
 from offbeat.learner.batches import Sample
+from offbeat.learner.durable import file_digest
 from offbeat.learner.layout import Layout, MicroBatch, micro_batches
+from offbeat.learner.lora import adapter_weights, announced_adapter, merged_weights, with_adapter
 from offbeat.learner.passes import CompiledPass, can_pass
+from offbeat.records import Adapter
+from offbeat.settings import LoraSettings
 
+BASE = "model.safetensors"
 SHARED_PROMPT_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Rotary decoders with plain causal attention: all they know of a position is its id and the attention bias."""
 
@@ -32,9 +39,11 @@ class Policy:
     """A causal language model behind `response_logits`. `model` is the Hugging Face module, in float32; `layout` says
     how micro-batches for it are best laid out."""
 
-    def __init__(self, model: Any) -> None:
-        self.model: nn.Module = model.float().eval()
+    def __init__(self, model: Any, adapter: Adapter | None = None, seed: int = 0) -> None:
+        """With `adapter` the model's weights stay as they are and a fresh adapter, drawn from `seed`, is trained."""
         self.config: Any = model.config
+        self.adapter = adapter
+        self.model: nn.Module = (with_adapter(model, adapter, seed) if adapter else model).float().eval()
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
         shares = (
             self.config.model_type in SHARED_PROMPT_FAMILIES and getattr(self.config, "sliding_window", None) is None
@@ -46,20 +55,36 @@ class Policy:
         model.get_output_embeddings().register_forward_pre_hook(self._own_hook)
 
     @classmethod
-    def load(cls, model_dir: Path) -> Policy:
+    def load(cls, model_dir: Path, adapter: Adapter | None = None, seed: int = 0) -> Policy:
         """The model of a Hugging Face directory with its weights (safetensors only). Raises WeightsError."""
-        return cls(
-            _from_directory(
+        model = _from_directory(
+            model_dir,
+            lambda: AutoModelForCausalLM.from_pretrained(
                 model_dir,
-                lambda: AutoModelForCausalLM.from_pretrained(
-                    model_dir,
-                    dtype=torch.float32,
-                    attn_implementation="sdpa",
-                    use_safetensors=True,
-                    local_files_only=True,
-                ),
-            )
+                dtype=torch.float32,
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                local_files_only=True,
+            ),
         )
+        return cls(model, adapter, seed)
+
+    @classmethod
+    def adapted(cls, model_dir: Path, lora: LoraSettings, seed: int) -> Policy:
+        """A fresh adapter on the model of a Hugging Face directory with one weights file. Raises WeightsError."""
+        base = file_digest(model_dir / BASE)
+        return cls.load(model_dir, Adapter(lora.rank, lora.alpha, lora.targets, base), seed)
+
+    @classmethod
+    def for_weights(cls, model_dir: Path, weights: Path) -> Policy:
+        """What a version's weights can be loaded into: they say whether they are an adapter. Raises WeightsError."""
+        adapter = announced_adapter(weights)
+        if adapter is None:
+            return cls.blank(model_dir)
+        found = file_digest(model_dir / BASE)
+        if found != adapter.base:
+            raise WeightsError(f"weights {weights}: an adapter of {adapter.base[:12]}, {model_dir} holds {found[:12]}")
+        return cls.load(model_dir, adapter)
 
     @classmethod
     def blank(cls, model_dir: Path) -> Policy:
@@ -104,7 +129,10 @@ class Policy:
         return logits.squeeze(0)
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by Hugging Face name; a tied tensor once, under its first name."""
+        """What a version is: the adapter's tensors by peft's names, or parameters and persistent buffers by Hugging
+        Face name, a tied tensor once, under its first name."""
+        if self.adapter:
+            return adapter_weights(self.model)
         seen: set[int] = set()
         weights: dict[str, Tensor] = {}
         for name, tensor in self.model.state_dict().items():
@@ -112,6 +140,10 @@ class Policy:
                 seen.add(tensor.data_ptr())
                 weights[name] = tensor
         return weights
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """As a model of its own, by Hugging Face name: an adapter is merged into what it was trained on."""
+        return merged_weights(self.model) if self.adapter else self.weights()
 
     def _select(self, _head: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if self._selected is None:

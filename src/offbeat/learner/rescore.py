@@ -25,7 +25,7 @@ class Rescorer:
 
     def __init__(self, model_dir: Path, weights: Path) -> None:
         """`model_dir` gives the architecture, `weights` is a model.safetensors. Raises WeightsError."""
-        self._policy = Policy.blank(model_dir)
+        self._policy = Policy.for_weights(model_dir, weights)
         self.digest = load_weights(weights, self._policy)
 
     def behaviour_logprobs(self, prompt_ids: Sequence[int], trajectory: Trajectory, sampling: Sampling) -> list[float]:

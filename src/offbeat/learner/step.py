@@ -20,18 +20,21 @@ from torch import Tensor, nn
 from offbeat.errors import InvariantError
 from offbeat.learner.alignment import Attach
 from offbeat.learner.batches import Sample, mini_batches, samples_of, zero_advantage_groups
-from offbeat.learner.checkpoint import Position, export_policy, load_checkpoint, save_checkpoint
+from offbeat.learner.checkpoint import MODEL_FILE, Position, export_policy, load_checkpoint, save_checkpoint
 from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
 from offbeat.learner.layout import MicroBatch
 from offbeat.learner.logprobs import plain_logprobs, target_logprobs
+from offbeat.learner.lora import trained
+from offbeat.learner.mismatch import measure, spread
 from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
 from offbeat.learner.rates import ess_scale, staleness_scale
 from offbeat.learner.tally import Drift, Update, report
 from offbeat.objectives import Bounds, Tokens
 from offbeat.ports import Sampling
-from offbeat.records import Batch, StepReport
+from offbeat.records import Batch, Mismatch, StepReport
 from offbeat.settings import LearnerSettings, Settings
+from offbeat.settings_sections import SPLICING
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter], LearnerSettings], torch.optim.Optimizer]
 
@@ -62,7 +65,8 @@ class PolicyLearner:
         self._model_dir = model_dir
         self._settings = settings.learner
         self._sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
-        self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        moving = trained(policy.model)
+        self._parameters = [parameter for _, parameter in moving]
         self.optimizer = optimizer_factory(self._parameters, settings.learner)
         self._control = None
         if settings.learner.align.mode != "off":
@@ -72,11 +76,11 @@ class PolicyLearner:
         self._peak_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._longest = rollout.max_new_tokens
         self._bound = settings.schedule.staleness_bound
+        self._splices = settings.schedule.name in SPLICING
         self._drift_fit = DriftFit()
         self._meter: DriftMeter | None = None
         if settings.learner.measure_drift:
-            names = [name for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
-            self._meter = DriftMeter(names, self._parameters, stored)
+            self._meter = DriftMeter([name for name, _ in moving], self._parameters, stored)
 
     @classmethod
     def open(
@@ -87,7 +91,9 @@ class PolicyLearner:
         attach: Attach | None = None,
     ) -> PolicyLearner:
         """A fresh learner at version 0 with the weights of a Hugging Face directory. Raises WeightsError."""
-        return cls(model_dir, Policy.load(model_dir), settings, 0, optimizer_factory, attach=attach)
+        lora, seed = settings.learner.lora, settings.run.seed
+        policy = Policy.load(model_dir) if lora is None else Policy.adapted(model_dir, lora, seed)
+        return cls(model_dir, policy, settings, 0, optimizer_factory, attach=attach)
 
     @classmethod
     def restore(
@@ -105,7 +111,8 @@ class PolicyLearner:
         `model_dir` gives the architecture. Raises WeightsError for damaged files, another architecture, or where
         `version` is given and the files are of another.
         """
-        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, stored, attach)
+        policy = Policy.for_weights(model_dir, directory / MODEL_FILE)
+        learner = cls(model_dir, policy, settings, 0, optimizer_factory, stored, attach)
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
         learner._drift_fit = position.drift
@@ -144,12 +151,13 @@ class PolicyLearner:
             samples = [self._with_proximal(part) for part in samples]
         learning_rate = self._set_learning_rate()
         lags = self._drifts_to_behaviour(samples)
+        mismatch = self._mismatch([sample for part in samples for sample in part])
         updates = [self._update(part) for part in samples]
         self.version += 1
         drift = self._drift(lags, updates, learning_rate)
         return report(
             batch, updates, zero_advantage_groups(chain.from_iterable(samples)), learning_rate, self.consecutive_skips,
-            time.perf_counter() - started, drift,
+            time.perf_counter() - started, drift, mismatch,
         )  # fmt: skip
 
     def _samples(self, batch: Batch) -> list[list[Sample]]:
@@ -185,6 +193,14 @@ class PolicyLearner:
         self._meter.forget_before(self.version - self._bound)
         oldest = max(sample.staleness for part in samples for sample in part)
         return (0.0, *(self._meter.to_version(self.version - age) for age in range(1, oldest + 1)))
+
+    def _mismatch(self, samples: Sequence[Sample]) -> Mismatch | None:
+        """Of some trajectories, before anything moves: why their log-probs are not the target's."""
+        count = self._settings.mismatch_trajectories
+        if self._meter is None or self._splices or not count:
+            return None
+        chosen, heat = spread(samples, count), self._sampling.temperature
+        return measure(self.policy, self._parameters, self._meter.of_version, chosen, heat, self.version)
 
     def _drift(self, lags: tuple[float | None, ...], updates: Sequence[Update], learning_rate: float) -> Drift:
         """What the iteration moved; `self.version` is already the new one."""

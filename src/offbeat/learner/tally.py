@@ -22,7 +22,7 @@ from offbeat.learner.alignment import Found, step_alignment
 from offbeat.learner.batches import Sample
 from offbeat.learner.objective import ObjectiveStatistics
 from offbeat.learner.rates import effective_sample_size
-from offbeat.records import Batch, Instruments, StepReport
+from offbeat.records import Batch, Instruments, Mismatch, StepReport
 
 LARGEST = torch.finfo(torch.float32).max
 """Stands for infinity in a report: what is computed in float32 is not larger."""
@@ -98,6 +98,7 @@ def report(
     consecutive_skips: int,
     train_seconds: float,
     drift: Drift = Drift(),
+    mismatch: Mismatch | None = None,
 ) -> StepReport:
     """The report of an iteration; `publish_seconds` is 0 until somebody publishes and says how long it took.
 
@@ -129,6 +130,7 @@ def report(
         publish_seconds=0.0,
         instruments=_instruments(updates, done, drift),
         alignment=step_alignment([update.alignment for update in updates if update.alignment is not None]),
+        mismatch=mismatch,
     )
     floats = {name: value for name, value in msgspec.structs.asdict(made).items() if isinstance(value, float)}
     return msgspec.structs.replace(made, **{name: _finite(value) for name, value in floats.items()})

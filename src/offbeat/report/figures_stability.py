@@ -22,6 +22,7 @@ def stability_figures(run: Run, story: Story) -> list[Figure]:
     return [
         charts.drift(), charts.exponent(), charts.update_norm(),
         charts.sample_size(run.settings.learner.ess_reference), charts.clip_by_staleness(), charts.kl_by_staleness(),
+        *charts.mismatch(),
     ]  # fmt: skip
 
 
@@ -30,6 +31,7 @@ class _Charts:
         trained = [event for _, _, event in story.publishes]
         self.trained = len(trained)
         self.measured: list[Instruments | None] = [event.report.instruments for event in trained]
+        self._split = [event.report.mismatch for event in trained]
         self._x = [event.version for event in trained]
         self._marks = session_steps(story)
 
@@ -128,3 +130,32 @@ class _Charts:
             self._by_staleness("lag_kl_by_staleness", "KL %{y:.2e}"),
             yaxis_exponentformat="power",
         )
+
+    def mismatch(self) -> list[Figure]:
+        """One figure, none where it was never measured."""
+        if not any(self._split):
+            return []
+        parts = [
+            ("engine_error", "mean", "engine error", RED), ("engine_error", "p99", "engine error, p99", ORANGE),
+            ("policy_lag", "mean", "policy lag", BLUE), ("policy_lag", "p99", "policy lag, p99", VIOLET),
+        ]  # fmt: skip
+        traces = [
+            line(
+                self._x,
+                [None if split is None else getattr(getattr(split, part), measure) for split in self._split],
+                name,
+                colour,
+                f"{name} %{{y:.2e}}",
+            )
+            for part, measure, name, colour in parts
+        ]
+        figure = self._card(
+            "mismatch",
+            "Mismatch of log-probs, split",
+            "Stated by the engine against computed under the version that sampled (engine error), and that against the"
+            " target (policy lag).",
+            "nats per token",
+            traces,
+            yaxis_exponentformat="power",
+        )
+        return [figure]

@@ -29,7 +29,7 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
     schedule promises none), stability (None before the first iteration and in
     logs without instruments; its keys are those of records.Instruments, over all iterations: policy_lag_kl,
     effective_sample_size, clip_share and g_upd as means, drift_from_start and drift_exponent at the end, cycle_drift as
-    the largest), lost, consumed_twice (trajectories), wall_seconds, report.
+    the largest), mismatch (see `mismatch`), lost, consumed_twice (trajectories), wall_seconds, report.
     """
     audited = audited or audit(run)
     story = tell(run)
@@ -56,6 +56,7 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
             "bound": stale.bound if "c3" in audited.promised else None,
         },
         "stability": stability(story),
+        "mismatch": mismatch(story),
         "lost": audited.breaches["lost"],
         "consumed_twice": audited.breaches["consumed_twice"],
         "wall_seconds": run.wall_seconds if run.records else None,
@@ -81,6 +82,24 @@ def stability(story: Story) -> dict[str, float | None] | None:
         "drift_exponent": measured[-1].drift_exponent,
         "cycle_drift": max(cycles, default=None),
     }
+
+
+def mismatch(story: Story) -> dict[str, Any] | None:
+    """behaviour against target split into engine error and policy lag, in nats: of each iteration's measured tokens
+    the mean, the 99th percentile and the share beyond 0.1, and of these the means weighted by tokens; None where never
+    measured."""
+    found = [trained.report.mismatch for _, _, trained in story.publishes if trained.report.mismatch is not None]
+    tokens = sum(each.tokens for each in found)
+    if not tokens:
+        return None
+
+    def over(part: str) -> dict[str, float]:
+        gaps = [(each.tokens, getattr(each, part)) for each in found]
+        return {
+            name: sum(count * getattr(gap, name) for count, gap in gaps) / tokens for name in ("mean", "p99", "beyond")
+        }
+
+    return {"tokens": tokens, "engine_error": over("engine_error"), "policy_lag": over("policy_lag")}
 
 
 def before_and_after(story: Story) -> tuple[e.Evaluated | None, e.Evaluated | None]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offbeat.errors import EngineError
+from offbeat.errors import EngineError, NonFiniteLogits
 from offbeat.ports import Completion, Parcel, Request
 from offbeat.rollout.batch import Batch, SharedPrompt, decode_batch, mixed_batch, whole_sequence
 from offbeat.rollout.cache import BlockCache, blocks_for
@@ -26,20 +26,10 @@ from offbeat.rollout.kernels import BLOCK, logprobs_of
 from offbeat.rollout.parking import Parking
 from offbeat.rollout.sampling import draw
 from offbeat.rollout.slots import PromptKey, Slots
-from offbeat.rollout.weights import VersionWeights, read_weights
+from offbeat.rollout.versions import VersionReader
+from offbeat.rollout.weights import VersionWeights
 
 Floats = NDArray[np.float32]
-
-
-class NonFiniteLogits(EngineError):
-    """These requests met logits that are not finite and were dropped; every other request goes on."""
-
-    def __init__(self, request_ids: tuple[int, ...], versions: tuple[int, ...]) -> None:
-        self.request_ids, self.versions = request_ids, versions
-        super().__init__(
-            f"logits are not finite under version {', '.join(map(str, versions))}:"
-            f" requests {', '.join(map(str, request_ids))} are dropped"
-        )
 
 
 class Engine:
@@ -84,17 +74,19 @@ class Engine:
         self._parking = Parking(self._slots, self._cache, prefill_tokens)
         self._eos = np.zeros(self._shape.vocab, dtype=np.bool_)
         self._eos[[token for token in self._shape.eos_ids if 0 <= token < self._shape.vocab]] = True
+        self._reader = VersionReader(model_dir, self._shape)
         self._weights: dict[int, VersionWeights] = {}
 
     # -- versions ----------------------------------------------------------------------------------------------
 
     def load(self, version: int, weights: Path) -> None:
-        """Take up a version from a `model.safetensors`; again the same file's contents changes nothing.
+        """Take up a version from a `model.safetensors`, full weights or an adapter of the model in `model_dir`;
+        again the same file's contents changes nothing.
 
         Raises WeightsError where they are damaged or do not fit, EngineError where the version is loaded with
         other weights.
         """
-        fresh = read_weights(weights, self._shape)
+        fresh = self._reader.read(weights)
         held = self._weights.setdefault(version, fresh)
         if held.digest != fresh.digest:
             raise EngineError(f"version {version} is loaded with other weights; unload it or load another number")

@@ -9,7 +9,8 @@ Invariant: a file that is not exactly the announced model is refused (WeightsErr
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,30 @@ class VersionWeights:
 
 
 def read_weights(path: Path, shape: ModelShape) -> VersionWeights:
-    """Read a `model.safetensors` with Hugging Face names; tied models may leave `lm_head.weight` out.
+    """Read a `model.safetensors` and fold it. Raises WeightsError as `read_tensors` does."""
+    return folded(*read_tensors(path, shape), shape)
+
+
+@torch.inference_mode()
+def folded(digest: str, named: Mapping[str, Tensor], shape: ModelShape) -> VersionWeights:
+    """A version of these tensors, all that `expected_shapes` names."""
+    layers = tuple(_layer(named, i, shape) for i in range(shape.layers))
+    embed = named["model.embed_tokens.weight"]
+    head = embed if shape.tied else named["lm_head.weight"]
+    return VersionWeights(
+        digest, embed.contiguous().numpy(), layers, _folded(head, named["model.norm.weight"], shape.width)
+    )
+
+
+@torch.inference_mode()
+def refolded(digest: str, named: Mapping[str, Tensor], shape: ModelShape, base: VersionWeights) -> VersionWeights:
+    """The same, where embedding, head and last norm are those of `base`: they are shared."""
+    return replace(base, digest=digest, layers=tuple(_layer(named, i, shape) for i in range(shape.layers)))
+
+
+def read_tensors(path: Path, shape: ModelShape) -> tuple[str, dict[str, Tensor]]:
+    """SHA-256 of a `model.safetensors` and its tensors in float32 by their Hugging Face names, exactly those of
+    `expected_shapes`; tied models may leave `lm_head.weight` out.
 
     Raises WeightsError for an unreadable file, missing, extra or misshaped tensors and non-finite values.
     """
@@ -66,14 +90,7 @@ def read_weights(path: Path, shape: ModelShape) -> VersionWeights:
         raise WeightsError(f"{path}: not a safetensors file ({error})") from None
     digest = hashlib.sha256(data).hexdigest()
     del data
-    named = _checked(path, tensors, shape)
-    with torch.inference_mode():
-        layers = tuple(_layer(named, i, shape) for i in range(shape.layers))
-        embed = named["model.embed_tokens.weight"]
-        head = embed if shape.tied else named["lm_head.weight"]
-        return VersionWeights(
-            digest, embed.contiguous().numpy(), layers, _folded(head, named["model.norm.weight"], shape.width)
-        )
+    return digest, _checked(path, tensors, shape)
 
 
 def expected_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
@@ -134,7 +151,7 @@ def _checked(path: Path, tensors: dict[str, Tensor], shape: ModelShape) -> dict[
     return named
 
 
-def _layer(named: dict[str, Tensor], layer: int, shape: ModelShape) -> LayerWeights:
+def _layer(named: Mapping[str, Tensor], layer: int, shape: ModelShape) -> LayerWeights:
     prefix, dim = f"model.layers.{layer}.", shape.head_dim
     scale = dim**-0.5
 

@@ -17,6 +17,7 @@ import typer
 from offbeat import __version__
 from offbeat.commands.market import app as market
 from offbeat.commands.plan import plan
+from offbeat.commands.serve import serve
 from offbeat.commands.simulate import simulate
 from offbeat.commands.study import study
 from offbeat.errors import OffbeatError, SettingsError
@@ -208,6 +209,7 @@ def compare(
 app.command()(simulate)
 app.command()(plan)
 app.command()(study)
+app.command()(serve)
 app.add_typer(market, name="market")
 
 

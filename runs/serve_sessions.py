@@ -30,13 +30,12 @@ from offbeat import events as e
 from offbeat.backends.weights import Canary, file_digest, publish
 from offbeat.live.runlog import RunLog
 from offbeat.models.presets import Preset, build_model, write_policy
-from offbeat.records import StepReport
 from offbeat.rollout.engine import Engine
 from offbeat.settings import load_settings
+from offbeat.testing.empty_report import EMPTY_REPORT
 
 TINY = Preset(width=32, hidden=64, layers=2, heads=2, kv_heads=2)
 PROMPT, RESPONSE = (4, 5, 6), (7, 8)
-REPORT = StepReport(**dict.fromkeys(StepReport.__struct_fields__[:-2], 0))
 TURNS = range(4, 9)
 TOOL_SECONDS = 1.0
 PUBLISH_SECONDS = 1.5
@@ -70,7 +69,7 @@ class Trainer:
     def train(self, version: int) -> None:
         digest = self._put(version)
         log = RunLog.open(self.directory / "run.sqlite")
-        log.record(e.Trained(version, digest, REPORT, 0.0, 1.0), float(version), [])
+        log.record(e.Trained(version, digest, EMPTY_REPORT, 0.0, 1.0), float(version), [])
         log.close()
 
 

@@ -19,15 +19,14 @@ from offbeat import events as e
 from offbeat.backends.weights import Canary, publish
 from offbeat.errors import EngineError, SettingsError, WeightsError
 from offbeat.live.runlog import RunLog
-from offbeat.records import StepReport
 from offbeat.rollout.engine import Engine
 from offbeat.serve.server import default_options
 from offbeat.serve.sources import ModelDirectory, RunVersions, source_of
 from offbeat.settings import load_settings
+from offbeat.testing.empty_report import EMPTY_REPORT
 
 from .conftest import policy, served
 
-REPORT = StepReport(**dict.fromkeys(StepReport.__struct_fields__[:-2], 0))
 PROMPT, RESPONSE = (4, 5, 6), (7, 8)
 
 
@@ -59,7 +58,9 @@ def run(tmp_path: Path) -> Path:
 
 def train(directory: Path, version: int, digest: str | None = None) -> None:
     log = RunLog.open(directory / "run.sqlite")
-    log.record(e.Trained(version, digest or put_version(directory, version), REPORT, 0.0, 1.0), float(version), [])
+    log.record(
+        e.Trained(version, digest or put_version(directory, version), EMPTY_REPORT, 0.0, 1.0), float(version), []
+    )
     log.close()
 
 

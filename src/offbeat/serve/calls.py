@@ -7,7 +7,7 @@ Knows no engine and no HTTP. Belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, TypeAlias
 
 from offbeat.errors import EngineError
@@ -75,6 +75,8 @@ class Call:
         """Whoever waited has all that was wanted, also where more was sampled, beyond a stop string."""
         self.taken = 0
         """Tokens that belong to the answer."""
+        self.settled: Callable[[], None] = lambda: None
+        """Called once all of the answer is there, before whoever waits hears the last of it."""
         self._fresh: list[Span] = []
         self._changed = asyncio.Event()
 

@@ -151,6 +151,8 @@ class Desk:
                 said = asked.texts[0] + stream.text
                 self.conversations.answered(asked.session, said, (*call.request.prompt_ids, *token_ids))
             call.satisfied = over
+            if over:
+                call.settled()
             yield Delta(index, text, piece.token_ids[:taken], piece.behaviour_logprobs[:taken], reason)
             if over:
                 return

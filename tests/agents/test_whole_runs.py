@@ -21,6 +21,8 @@ import asyncio
 import os
 import time
 
+BLOCKED = os.path.join(os.path.dirname(__file__), "blocked")
+
 async def play(prompt, answer, agent):
     messages = [{"role": "user", "content": prompt}]
     said = ""
@@ -29,8 +31,8 @@ async def play(prompt, answer, agent):
         said += text
         if "poison-raise" in prompt:
             raise RuntimeError("boom")
-        if "poison-block" in prompt and not os.path.exists("blocked"):
-            open("blocked", "w").close()
+        if "poison-block" in prompt and not os.path.exists(BLOCKED):
+            open(BLOCKED, "w").close()
             time.sleep(3600)
         await asyncio.sleep(0.01 * turn)
         messages += [{"role": "assistant", "content": text}, {"role": "tool", "content": f"<{turn}>"}]

@@ -207,3 +207,28 @@ def test_stopping_the_server_ends_its_calls() -> None:
         assert not server.hub.calls
 
     asyncio.run(scenario())
+
+
+def test_an_engine_begun_anew_need_not_have_what_is_let_go() -> None:
+    """Its version's file is gone, its session is over: letting the version go costs nothing."""
+
+    async def scenario() -> None:
+        Breaks.made.clear()
+        async with served(Shelf(0), engine=Breaks) as server:
+            source = server.hub.source
+            await server.client(session="s").completions.create(**LONG | {"max_tokens": 4})
+            source.there[1] = ""  # type: ignore[attr-defined]
+            await server.until(lambda: server.hub.pins.held == {0, 1})
+            source.broken.add(0)  # type: ignore[attr-defined]
+            done = await server.client().completions.create(**LONG | {"max_tokens": 40})
+            assert done.model == "tiny@1"
+            assert server.ended[-1].lanes == (0, 0)
+            with pytest.raises(InternalServerError, match="no engine holds version 0"):
+                await server.client(session="s").completions.create(**LONG | {"max_tokens": 4})
+            server.hub.pins.close("s")
+            await server.until(lambda: server.hub.pins.held == {1})
+            again = await server.client().completions.create(**LONG | {"max_tokens": 4})
+            assert again.model == "tiny@1"
+            assert len(Breaks.made) == 2
+
+    asyncio.run(scenario())

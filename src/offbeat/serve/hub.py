@@ -103,10 +103,15 @@ class Hub:
                 if isinstance(command, Load):
                     self._load(lane, command.version)
                 else:
-                    self._holds[number].discard(command.version)
-                    lane.unload(command.version)
+                    self._let_go(number, command.version)
             if not isinstance(command, Load):
                 self._observe(VersionChanged(command.version, "gone"))
+
+    def _let_go(self, number: int, version: int) -> None:
+        """A lane that was begun anew may not hold it (yet)."""
+        if version in self._holds[number]:
+            self._holds[number].discard(version)
+            self._lanes[number].unload(version)
 
     def _load(self, lane: ServedLane, version: int) -> None:
         lane.load(version, lambda generator: self.source.take_up(version, generator))
@@ -213,6 +218,8 @@ class Hub:
                         self.calls[item.request_id].failed(item.reason)
                 case Held():
                     self._holds[number].add(item.version)
+                    if item.version not in self.pins.held | self.pins.loading:  # let go while it was on its way
+                        self._let_go(number, item.version)
                     self._settled(item.version)
                 case NotHeld():
                     self._not_held(item)
@@ -240,10 +247,8 @@ class Hub:
             return
         self._refused[item.version] = item.reason
         self.pins.failed(item.version)
-        for number, holds in self._holds.items():
-            if item.version in holds:
-                holds.discard(item.version)
-                self._lanes[number].unload(item.version)
+        for number in self._holds:
+            self._let_go(number, item.version)
         self._observe(VersionChanged(item.version, "refused", item.reason))
         self._decide()
         self._notify()

@@ -2,11 +2,14 @@
 
 `make_task` is the registry. Each task is one versioned file, imported only when asked for, so importing this room is
 cheap. Invariants: a task is a function of its settings and seed, so every process that makes it holds the same one; the
-user's own code runs in `import_reward`, `reward` and `validate` alone.
+user's own code runs in `import_reward`, `reward`, `validate` and `episode` alone.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+from offbeat.errors import TaskError
 from offbeat.ports import Task
 from offbeat.settings import (
     AdditionTask,
@@ -19,6 +22,7 @@ from offbeat.settings import (
     TaskSettings,
     TextArenaTask,
 )
+from offbeat.task_settings import EPISODIC
 
 REVISIONS = {
     "running-sum": "running_sum_v0",
@@ -71,10 +75,17 @@ def make_task(settings: TaskSettings, seed: int) -> Task:
 
 
 def import_reward(settings: TaskSettings) -> None:
-    """Import the user's reward or episode function, where these settings name one. Raises TaskError.
+    """Import the user's reward or episode function, where these settings name one, and see that what episodes need is
+    there. Raises TaskError.
 
     It may print, hang or end the process: for workers only, which call it before they trust the task.
     """
+    if settings.name in EPISODIC:
+        missing = [name for name in ("starlette", "uvicorn", "httpx") if find_spec(name) is None]
+        if missing:
+            raise TaskError(
+                f"task.name = {settings.name!r}: {missing[0]} is not installed; run pip install 'offbeat[agents]'"
+            )
     if isinstance(settings, JsonlTask) and settings.reward:
         from offbeat.tasks.reward_function import find_reward
 

@@ -45,6 +45,12 @@ class PythonTool:
     def held_out(self, count: int) -> list[Prompt]:
         return self._source.held_out(count)
 
+    def parts(self, prompt: Prompt) -> list[tuple[str, bool]]:
+        """A gold answer: the program, what the tool gives, the number."""
+        program, closed, rest = prompt.answer.partition(">")
+        shown, semicolon, number = rest.partition(";")
+        return [(program + closed, True), (shown + semicolon, False), (number, True)]
+
     def reward(self, prompt: Prompt, response: str) -> float:
         """Of a whole episode as one text: what stands behind the last output of the tool is the answer."""
         return float(_final(response) == _final(prompt.answer))

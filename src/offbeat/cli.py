@@ -18,13 +18,17 @@ from offbeat import __version__
 from offbeat.commands.market import app as market
 from offbeat.commands.models import models
 from offbeat.commands.plan import plan
+from offbeat.commands.serve import serve
 from offbeat.commands.simulate import simulate
 from offbeat.commands.study import study
 from offbeat.errors import OffbeatError, SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
+    from offbeat.events import Event
     from offbeat.live.rundir import OpenRun
     from offbeat.loop import Observer
     from offbeat.settings import Settings
@@ -83,24 +87,30 @@ def _go_on(directory: Path, settings: Settings | None, console: Console) -> tupl
     """Run until it stops; (outcome, reason)."""
     from offbeat import wire
     from offbeat.report.tensorboard import TensorBoard
+    from offbeat.report.trackers import Tracker, wanted
     from offbeat.report.watch import Watch
 
-    watching: list[Watch | TensorBoard] = []
+    watching: list[Watch | TensorBoard | Tracker] = []
 
     def observers(opened: OpenRun) -> list[Observer]:
         watch = Watch(opened.settings, console)
         watching.append(watch)
         for _, now, event, commands in opened.log.events():
             watch.saw(event, now, commands)
-        if not opened.settings.run.tensorboard:
-            return [watch.saw]
-        recorded = ((event, now) for _, now, event, _ in opened.log.events())
-        board = TensorBoard(directory, opened.log.meta("created"), recorded, _complain)
-        watching.append(board)
-        return [watch.saw, board.saw]
+        created = opened.log.meta("created")
+        if opened.settings.run.tensorboard:
+            watching.append(TensorBoard(directory, created, recorded(opened), _complain))
+        for library in wanted(opened.settings):
+            identity = created, opened.session
+            watching.append(Tracker(library, directory, opened.settings, identity, recorded(opened), _complain))
+        return [each.saw for each in watching]
+
+    def recorded(opened: OpenRun) -> Iterator[tuple[Event, float]]:
+        return ((event, now) for _, now, event, _ in opened.log.events())
 
     try:
         if settings is not None:
+            wanted(settings)
             with Watch(settings, console) as watch:
                 wire.start(directory, settings, watch.preparing)
         stop = wire.go_on(directory, observers, lambda words: console.print(words, style="dim"))
@@ -209,6 +219,7 @@ def compare(
 app.command()(simulate)
 app.command()(plan)
 app.command()(study)
+app.command()(serve)
 app.add_typer(market, name="market")
 app.add_typer(models, name="models")
 

@@ -5,7 +5,8 @@
     ├── TaskError          a prompt source or its answers are unusable (a kind of bad input: exit 2)
     ├── RunDirectoryError  a run directory cannot be opened, resumed or read (exit 2)
     ├── EngineError        the rollout engine refused or failed; never turned into a reward of 0
-    │   └── NonFiniteLogits    logits that are not numbers; these requests were dropped
+    │   ├── NonFiniteLogits    logits that are not numbers; these requests were dropped
+    │   └── OutOfRoom      a conversation has no room left for another turn
     ├── WeightsError       published weights are missing, damaged or not the announced ones
     ├── InvariantError     a law of the ledger or of a constraint (C1, C2, C3) was about to break
     └── RunFailed          a run, or one of those compared, ended without reaching its goal (exit 1)
@@ -53,6 +54,10 @@ class NonFiniteLogits(EngineError):
             f"logits are not finite under version {', '.join(map(str, versions))}:"
             f" requests {', '.join(map(str, request_ids))} are dropped"
         )
+
+
+class OutOfRoom(EngineError):
+    """A conversation and another turn do not fit the run's limits. An episode may end with what it has."""
 
 
 class WeightsError(OffbeatError):

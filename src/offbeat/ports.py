@@ -144,6 +144,9 @@ class Generator(Protocol):
     def decoded(self) -> dict[int, int]:
         """Tokens decoded so far of each unfinished request; those not begun count 0."""
 
+    def sampled(self, request_id: int, start: int = 0) -> tuple[Span, ...]:
+        """What an unfinished request has sampled from its token `start` on; empty where there is nothing (yet)."""
+
     def parked(self) -> tuple[int, ...]:
         """Requests put aside until there is room for their keys and values, oldest first."""
 
@@ -187,3 +190,30 @@ class Task(Protocol):
         `calling` is told of every call of the reward, prompt and response, before it is made; nothing slow follows the
         last one.
         """
+
+
+class Agent(Protocol):
+    """The policy as an episode sees it: an OpenAI-compatible endpoint that answers every turn by one version.
+
+    Any client takes `base_url`, `api_key` and `model`; the key names the episode. A conversation only grows: each call
+    begins with the messages of the call before and its answer.
+    """
+
+    base_url: str
+    api_key: str
+    model: str
+
+    async def say(
+        self, messages: Sequence[dict[str, str]], stop: Sequence[str] = (), max_tokens: int | None = None
+    ) -> str:
+        """The answer to a conversation, without the stop string that ended it. Raises OutOfRoom where no turn fits any
+        more, EngineError where the policy cannot answer."""
+
+
+class EpisodeTask(Task, Protocol):
+    """A task of several turns. Its prompts' texts are what an episode begins with, as one user message, and a gold
+    answer is the whole of what follows, as one text. Where it has `parts(prompt)`, a list of (text, whether the policy
+    says it), a preset's warm start learns only what the policy says."""
+
+    async def episode(self, prompt: Prompt, agent: Agent) -> float:
+        """Play one episode and return its reward in [0, 1]. It may await tools for as long as `run.lease_seconds`."""

@@ -32,18 +32,22 @@ class Span(msgspec.Struct, frozen=True):
 
     `behaviour_support` [L] holds, only when top-k or top-p cut the distribution, the token ids that were kept
     at each position: the target policy must be normalised over the same ids for the ratio to mean anything.
+    `loss_mask` [L] is False at tokens that were not sampled but given between two turns (by a tool, a template): they
+    are context, never trained on; their log-prob is 0 and their support themselves. None: every token was sampled.
     """
 
     version: int
     token_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
     behaviour_support: tuple[tuple[int, ...], ...] | None = None
+    loss_mask: tuple[bool, ...] | None = None
 
 
 class Trajectory(msgspec.Struct, frozen=True):
     """One sampled response: its spans in order. Under `sync` and `multi-version` there is exactly one span (C1).
 
-    `attempt` tells a restarted trajectory from its earlier tries; only the current attempt may be scored.
+    `attempt` tells a restarted trajectory from its earlier tries; only the current attempt may be scored. `reward` is
+    what the environment of an episode gave at its end; None: the task is asked.
     """
 
     trajectory_id: int
@@ -51,6 +55,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     spans: tuple[Span, ...]
     finish_reason: FinishReason
     text: str = ""
+    reward: float | None = None
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -59,6 +64,11 @@ class Trajectory(msgspec.Struct, frozen=True):
     @property
     def behaviour_logprobs(self) -> tuple[float, ...]:
         return tuple(p for span in self.spans for p in span.behaviour_logprobs)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that were sampled: all but those given between turns."""
+        return sum(len(s.token_ids) if s.loss_mask is None else sum(s.loss_mask) for s in self.spans)
 
     @property
     def version(self) -> int:

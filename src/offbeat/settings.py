@@ -24,22 +24,28 @@ from offbeat.settings_sections import (
     ScheduleSettings,
 )
 from offbeat.task_settings import (
+    TASKS,
     AdditionTask,
     CountingTask,
+    EpisodesTask,
     JsonlTask,
+    PythonToolTask,
     ReasoningGymTask,
     RunningSumTask,
     Section,
     TaskSettings,
+    TextArenaTask,
 )
 
 __all__ = [
     "AdditionTask",
     "CountingTask",
+    "EpisodesTask",
     "JsonlTask",
     "LearnerSettings",
     "LoraSettings",
     "ModelSettings",
+    "PythonToolTask",
     "ReasoningGymTask",
     "RolloutSettings",
     "RunSettings",
@@ -47,6 +53,7 @@ __all__ = [
     "ScheduleSettings",
     "Settings",
     "TaskSettings",
+    "TextArenaTask",
     "load_settings",
     "settings_from",
 ]
@@ -62,7 +69,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Settings:
-        for problem in impossible(self.schedule, self.rollout, self.learner, self.task):
+        for problem in impossible(self.schedule, self.rollout, self.learner, self.task, self.model):
             raise ValueError(problem)
         return self
 
@@ -116,7 +123,7 @@ def _one_line(error: ValidationError) -> str:
         name = first["input"].get("name")
         if location[0] == "learner":
             return f"learner.objective = {name!r}: unknown objective; use {', '.join(NAMES[:-1])} or {NAMES[-1]}"
-        return f"task.name = {name!r}: unknown task; use running-sum, counting, addition, reasoning-gym or jsonl"
+        return f"task.name = {name!r}: unknown task; use {', '.join(TASKS[:-1])} or {TASKS[-1]}"
     if first["type"] == "missing":
         return f"{key}: missing; add it"
     value = first["input"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from offbeat.settings_sections import SPLICING, LearnerSettings, RolloutSettings, ScheduleSettings
-from offbeat.task_settings import CountingTask, RunningSumTask, TaskSettings
+from offbeat.settings_sections import SPLICING, LearnerSettings, ModelSettings, RolloutSettings, ScheduleSettings
+from offbeat.task_settings import EPISODIC, CountingTask, RunningSumTask, TaskSettings
 
 
 def impossible(
-    schedule: ScheduleSettings, rollout: RolloutSettings, learner: LearnerSettings, task: TaskSettings
+    schedule: ScheduleSettings,
+    rollout: RolloutSettings,
+    learner: LearnerSettings,
+    task: TaskSettings,
+    model: ModelSettings,
 ) -> list[str]:
     """What is wrong, most basic first; empty where all goes together."""
     problems: list[str] = []
@@ -54,6 +58,11 @@ def impossible(
         problems += _not_of_vllm(schedule, rollout, learner)
     if schedule.name == "repack" and rollout.lanes == 1:
         problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
+    if task.name == "textarena" and not model.path:
+        problems.append(
+            "model.path is empty: a preset is warm-started on gold answers, which games do not have; give one"
+        )
+    problems += _not_for_episodes(schedule, rollout, task)
     smallest, largest = _length_range(task)
     if smallest > largest:
         problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
@@ -142,3 +151,20 @@ def _length_range(task: TaskSettings) -> tuple[int, int]:
             return task.min_count, task.max_count
         case _:
             return 0, 0
+
+
+def _not_for_episodes(schedule: ScheduleSettings, rollout: RolloutSettings, task: TaskSettings) -> list[str]:
+    """An episode stays where it began, under the version it began with."""
+    if task.name not in EPISODIC:
+        return []
+    if schedule.name not in ("multi-version", "sync", "one-step-off"):
+        return [
+            f"schedule.name = {schedule.name!r}: an episode of {task.name} keeps version and lane over all its turns;"
+            " use multi-version, one-step-off or sync"
+        ]
+    if rollout.lanes > 1 and schedule.migration != "off":
+        return [
+            f"schedule.migration = {schedule.migration!r}: episodes of {task.name} do not move between lanes; set it to"
+            " off, or rollout.lanes to 1"
+        ]
+    return []

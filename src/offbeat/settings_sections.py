@@ -211,3 +211,9 @@ class RunSettings(Section):
     """Newest retired versions whose weights stay on disk, for `verify --recompute`."""
     tensorboard: bool = True
     """Write the run's numbers to RUN/tensorboard while it runs, too."""
+    wandb: bool = False
+    """Send them to Weights & Biases, too; how is said by its own variables, as WANDB_MODE=offline."""
+    trackio: bool = False
+    """Write them to trackio, too."""
+    project: str = Field("offbeat", min_length=1, max_length=128)
+    """What W&B and trackio file the run under."""

@@ -67,7 +67,8 @@ class ReasoningGymTask(Section):
 class JsonlTask(Section):
     """A file of {"prompt": ..., "answer": ...} lines and a reward function `module:function(prompt, answer, response)`.
 
-    `reward` empty means exact match of the stripped response with the answer.
+    `reward` empty means exact match of the stripped response with the answer; `math-verify` that both are the same
+    mathematical expression.
     """
 
     name: Literal["jsonl"] = "jsonl"
@@ -77,6 +78,51 @@ class JsonlTask(Section):
     reward_seconds: Seconds = 10.0
 
 
+class PythonToolTask(Section):
+    """An expression of whole numbers that is too large for the head, and a Python tool: an episode of several turns."""
+
+    name: Literal["python-tool"] = "python-tool"
+    digits: int = Field(2, ge=1, le=6)
+    most_calls: int = Field(2, ge=1, le=16)
+    """Calls of the tool in one episode; a further one ends it."""
+    tool_seconds: Seconds = 5.0
+    held_out: Positive = 64
+    reward_seconds: Seconds = 30.0
+
+
+class EpisodesTask(Section):
+    """A file as that of jsonl, and `episode`: a coroutine function `module:function(prompt, answer, agent)` that plays
+    one episode and returns its reward. `reward_seconds` is how long it may keep others from running."""
+
+    name: Literal["episodes"] = "episodes"
+    file: str
+    episode: str
+    held_out: Positive = 64
+    reward_seconds: Seconds = 30.0
+
+
+class TextArenaTask(Section):
+    """A textarena game for one player by name, with its own options. There are no gold answers: give a model.path."""
+
+    name: Literal["textarena"] = "textarena"
+    environment: str
+    options: dict[str, Any] = {}
+    held_out: Positive = 32
+    reward_seconds: Seconds = 30.0
+
+
+TASKS = ("running-sum", "counting", "addition", "reasoning-gym", "jsonl", "python-tool", "episodes", "textarena")
+EPISODIC = frozenset({"python-tool", "episodes", "textarena"})
+"""Tasks whose trajectories are episodes of several turns."""
+
 TaskSettings = Annotated[
-    RunningSumTask | CountingTask | AdditionTask | ReasoningGymTask | JsonlTask, Field(discriminator="name")
+    RunningSumTask
+    | CountingTask
+    | AdditionTask
+    | ReasoningGymTask
+    | JsonlTask
+    | PythonToolTask
+    | EpisodesTask
+    | TextArenaTask,
+    Field(discriminator="name"),
 ]

@@ -15,6 +15,7 @@ from offbeat.backends.parcels import sweep_parcels
 from offbeat.backends.vllm.interpreter import interpreters
 from offbeat.events import Stop
 from offbeat.live import rundir
+from offbeat.live.episode_world import EpisodeWorld
 from offbeat.live.export import MODEL, export_model, has_model
 from offbeat.live.preparation import create
 from offbeat.live.prompts import PromptBook
@@ -22,6 +23,7 @@ from offbeat.live.world import LiveWorld
 from offbeat.loop import Observer, run
 from offbeat.models.prompts import check_exam
 from offbeat.settings import Settings
+from offbeat.task_settings import EPISODIC
 from offbeat.tasks import make_task
 
 
@@ -63,8 +65,9 @@ def _train(directory: Path, opened: rundir.OpenRun, backend: LocalBackend, obser
     settings = opened.settings
     prompts = PromptBook(make_task(settings.task, settings.run.seed), directory / "policy", settings.task.held_out)
     check_exam(prompts.held_out, settings.rollout)
-    world = LiveWorld(directory, settings, opened.log, backend, prompts, opened.shelf, opened.session, opened.start)
-    world.scoring.start()
+    kind = EpisodeWorld if settings.task.name in EPISODIC else LiveWorld
+    world = kind(directory, settings, opened.log, backend, prompts, opened.shelf, opened.session, opened.start)
+    world.start()
     with _stop_signals(world.ask_to_stop):
         return run(world, opened.scheduler, opened.log, observers)
 

@@ -189,3 +189,79 @@ def test_the_exam_has_slots_of_its_own_and_one_answer_of_each_kind(process: Roll
     [answers] = found
     assert (answers.lane, len(answers.greedy), len(answers.sampled)) == (1, 3, 3)
     assert sorted(process.engine.requests) == [0, 1]
+
+
+def episodes(lane: int, *trajectory_ids: int, attempt: int = 0) -> m.Sample:
+    return m.Sample(lane, 0, (1,), trajectory_ids, (attempt,) * len(trajectory_ids), episodes=True)
+
+
+def turn(lane: int, trajectory_id: int, number: int, attempt: int = 0, **more: Any) -> m.TakeTurn:
+    return m.TakeTurn(lane, trajectory_id, attempt, number, 0, (1, 2, 3), 5, **more)
+
+
+def test_an_episode_has_a_slot_only_while_a_turn_is_decoded(process: RolloutProcess, ear: Ear) -> None:
+    process.take(episodes(0, 7, 8, 9))
+    feed(process)
+    assert not process.engine.requests
+    assert not process.lanes[0].busy
+    for trajectory_id in (7, 8, 9):
+        process.take(turn(0, trajectory_id, 1))
+    feed(process)
+    assert sorted(process.engine.requests) == [7, 8]
+    process.engine.done = [7]
+    process.decode()
+    [sampled] = ear.take(m.TurnSampled)
+    assert (sampled.trajectory_id, sampled.turn, sampled.span, sampled.slot) == (7, 1, SPAN, 0)
+    feed(process)
+    assert sorted(process.engine.requests) == [8, 9], "the freed slot is another's while the tool works"
+    beat = process.lanes[0].beat(process.engine.decoded(), (), 0)
+    assert dict(zip(beat.trajectory_ids, beat.tokens, strict=True)) == {7: 2, 8: 2, 9: 2}
+    assert beat.busy_slots == 2
+    process.take(turn(0, 7, 2))
+    process.engine.done = [8]
+    process.decode()
+    feed(process)
+    assert process.lanes[0].beat(process.engine.decoded(), (), 0).tokens[0] == 4, "tokens of a trajectory never fall"
+    process.take(m.AbortSamples(0, (7, 8, 9)))
+    assert not process.engine.requests
+    assert not process.lanes[0].attempts
+    assert process.lanes[0].free_slots in ([0, 1], [1, 0])
+
+
+def test_turns_of_an_attempt_that_was_given_up_are_not_sampled(process: RolloutProcess, ear: Ear) -> None:
+    process.take(episodes(0, 7))
+    process.take(m.AbortSamples(0, (7,)))
+    process.take(turn(0, 7, 1))
+    process.take(episodes(0, 7, attempt=1))
+    process.take(turn(0, 7, 1, attempt=0))
+    feed(process)
+    assert not process.engine.requests
+    process.take(turn(0, 7, 1, attempt=1))
+    process.take(turn(0, 7, 2, attempt=1))
+    feed(process)
+    process.engine.done = [7]
+    process.decode()
+    [sampled] = ear.take(m.TurnSampled)
+    assert sampled.turn == 2, "a turn that was asked again replaces the one before"
+
+
+def test_a_turn_that_does_not_fit_fails_its_episode(process: RolloutProcess, ear: Ear) -> None:
+    process.take(episodes(0, 7))
+    process.take(m.TakeTurn(0, 7, 0, 1, 0, (1,) * 11, 5))
+    feed(process)
+    [failed] = ear.take(m.SampleFailed)
+    assert (failed.trajectory_id, failed.attempt) == (7, 0)
+    assert not process.lanes[0].attempts
+
+
+def test_held_out_turns_take_spare_slots_only(process: RolloutProcess, ear: Ear) -> None:
+    for trajectory_id in (-1, -2):
+        process.take(turn(0, trajectory_id, 1, greedy=trajectory_id == -1))
+    process.exam_turns.feed(process.engine, 0.0)
+    assert [r.sampling.temperature for r in process.engine.requests.values()] == [0.0]
+    process.engine.done = [-1]
+    process.decode()
+    [sampled] = ear.take(m.TurnSampled)
+    assert (sampled.trajectory_id, sampled.lane) == (-1, 0)
+    process.exam_turns.feed(process.engine, 0.0)
+    assert [r.sampling.temperature for r in process.engine.requests.values()] == [1.0]

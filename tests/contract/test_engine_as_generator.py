@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from offbeat.ports import Completion, Parcel, Request
+from offbeat.records import Span
 from offbeat.rollout.engine import Engine
 from offbeat.testing.contract import GENERATOR_LAWS, GeneratorCase, check_generator
 from tests.rollout.tiny import VOCAB, built, weights
@@ -74,6 +75,11 @@ class _ForgetsToAbort(Engine):
         super().abort(list(request_ids)[:1])
 
 
+class _TellsFromTheStart(Engine):
+    def sampled(self, request_id: int, start: int = 0) -> tuple[Span, ...]:
+        return super().sampled(request_id)
+
+
 class _SendsEmptyCaches(Engine):
     def detach(self, request_ids: Sequence[int], keep_cache: bool = True) -> list[Parcel]:
         return [
@@ -108,6 +114,7 @@ class _HidesTheCut(Engine):
         (_MixesVersions, "logprobs_are_those_of_the_version"),
         (_SeedsBySlot, "seeds_fix_the_tokens"),
         (_ForgetsToAbort, "aborted_are_forgotten"),
+        (_TellsFromTheStart, "what_is_sampled_stays"),
         (_SendsEmptyCaches, "detached_go_on_elsewhere"),
         (_StartsAgain, "detached_go_on_elsewhere"),
         (_TakesAnyCache, "what_cannot_be_attached_is_refused"),

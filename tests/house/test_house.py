@@ -41,6 +41,8 @@ RANK = {
     "report": 9,
     "live": 10,
     "sim": 10,
+    "serve": 10,
+    "agents": 10.5,
     "wire": 11,
     "commands": 12,
     "cli": 13,
@@ -187,8 +189,13 @@ BROAD = {
     "models/prompts.py": 1,
     "models/tokens.py": 1,
     "market/audit/host.py": 2,
+    "report/trackers.py": 1,
+    "serve/desk.py": 1,
+    "serve/lane.py": 1,
+    "serve/waiting.py": 1,
 }
-"""Broad excepts where foreign code runs, which may raise anything: rewards, datasets, tokenizers, pricing policies."""
+"""Broad excepts where foreign code runs, which may raise anything: rewards, datasets, tokenizers, pricing policies,
+chat templates, engines, services; and where an error is only carried from one task to another."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))

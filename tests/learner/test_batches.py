@@ -180,3 +180,18 @@ def test_supports_name_the_kept_ids_of_each_cut_position() -> None:
     position = batch.response_ids.tolist().index(4)
     assert torch.equal(batch.kept.positions, torch.tensor([position, position]))
     assert batch.kept.token_ids.tolist() == [4, 7]
+
+
+def test_a_loss_mask_of_another_length_is_named() -> None:
+    with pytest.raises(InvariantError, match=r"trajectory 5.*2 tokens but a loss mask of 1"):
+        sample_of(with_span(loss_mask=(True,)), (1,), Sampling(), 10)
+    with pytest.raises(InvariantError, match=r"trajectory 5: no response tokens"):
+        sample_of(with_span(loss_mask=(False, False)), (1,), Sampling(), 10)
+
+
+def test_a_span_without_loss_mask_beside_one_with_was_sampled() -> None:
+    masked = msgspec.structs.replace(GOOD.spans[0], loss_mask=(True, False))
+    sample = sample_of(Trajectory(5, 0, (masked, GOOD.spans[1]), "stop"), (1,), Sampling(), 10)
+    assert sample.loss_mask == (True, False, True)
+    assert sample.sampled == 2
+    assert sample.of_sampled(sample.response_ids) == (4, 6)

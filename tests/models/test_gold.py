@@ -77,3 +77,24 @@ def test_padding_puts_each_response_token_after_what_predicts_it(sizes: list[tup
                 assert (int(padded.inputs[row, position]), target) == (ids[position], ids[position + 1])
             else:
                 assert target == IGNORED
+
+
+def test_what_a_tool_gives_is_context_and_nothing_to_learn() -> None:
+    """Inputs hold the whole episode, targets what the policy says of it."""
+    from offbeat.settings import PythonToolTask
+    from offbeat.tasks import make_task
+
+    task = make_task(PythonToolTask(), 0)
+    prompt = task.prompt(0)
+    example = GoldAnswers(task, character_tokenizer(), ROOMY).encode(prompt)
+    assert example is not None
+    program, _, rest = prompt.answer.partition(">")
+    shown, _, number = rest.partition(";")
+    mask = [True] * (len(program) + 1) + [False] * (len(shown) + 1) + [True] * (len(number) + 1)
+    assert example.said == tuple(mask)
+    assert example.learned == sum(mask)
+    padded = pad([example])
+    first = len(example.prompt_ids) - 1
+    wanted = [token if says else IGNORED for token, says in zip(example.response_ids, mask, strict=True)]
+    assert padded.targets[0, first:].tolist() == wanted
+    assert padded.inputs[0].tolist() == [*example.prompt_ids, *example.response_ids][:-1]

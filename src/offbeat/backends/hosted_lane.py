@@ -26,7 +26,9 @@ Waiting = Request | Parcel
 
 
 class HostedLane:
-    """`attempts` are the trajectories it has; those with the engine have a slot since `since`, the others wait."""
+    """`attempts` are the trajectories it has; those with the engine have a slot since `since`, the others wait. An
+    episode, held under its version in `episodes`, has a slot only while one of its turns is decoded.
+    """
 
     def __init__(
         self,
@@ -46,6 +48,10 @@ class HostedLane:
         self.max_new_tokens = settings.rollout.max_new_tokens
         self.sampling = Sampling(settings.rollout.temperature, settings.rollout.top_k, settings.rollout.top_p)
         self.attempts: dict[int, int] = {}
+        self.episodes: dict[int, int] = {}
+        self.turn: dict[int, int] = {}
+        self.earlier: dict[int, int] = {}
+        """Tokens of an episode's turns before the present one."""
         self.waiting: deque[Waiting] = deque()
         self.slot: dict[int, int] = {}
         self.since: dict[int, float] = {}
@@ -55,11 +61,14 @@ class HostedLane:
 
     @property
     def busy(self) -> bool:
-        return bool(self.attempts) and not self.paused
+        return bool(self.slot or self.waiting) and not self.paused
 
     def sample(self, message: m.Sample) -> None:
         for trajectory_id, attempt in zip(message.trajectory_ids, message.attempts, strict=True):
             self.attempts[trajectory_id] = attempt
+            if message.episodes:
+                self.episodes[trajectory_id] = message.version
+                continue
             self.waiting.append(
                 Request(
                     request_id=trajectory_id,
@@ -70,6 +79,25 @@ class HostedLane:
                     sampling=self.sampling,
                 )
             )
+
+    def take_turn(self, message: m.TakeTurn) -> None:
+        """C1: the version is the one that the episode was given to this lane under."""
+        trajectory_id = message.trajectory_id
+        if self.attempts.get(trajectory_id) != message.attempt:
+            return
+        self.engine.abort([trajectory_id])
+        self._free_slot(trajectory_id)
+        self.turn[trajectory_id] = message.turn
+        self.waiting.append(
+            Request(
+                request_id=trajectory_id,
+                version=self.episodes[trajectory_id],
+                prompt_ids=message.context_ids,
+                seed=stream_seed(self.seed, "trajectory", trajectory_id, message.turn),
+                max_new_tokens=message.max_new_tokens,
+                sampling=self.sampling,
+            )
+        )
 
     def feed(self) -> None:
         """Keep the lane's slots filled, and no more than these."""
@@ -82,7 +110,7 @@ class HostedLane:
                 else:
                     self.engine.submit(item)
             except EngineError as error:
-                self.say(m.SampleFailed(self.lane, trajectory_id, self.attempts.pop(trajectory_id), str(error)))
+                self.failed(trajectory_id, str(error))
                 continue
             self.slot[trajectory_id] = heapq.heappop(self.free_slots)
             self.since[trajectory_id] = self.now()
@@ -137,10 +165,23 @@ class HostedLane:
 
     def finished(self, done: Completion, now: float) -> None:
         trajectory_id = done.request_id
+        if trajectory_id in self.episodes:
+            self._turn_finished(done, now)
+            return
         trajectory = Trajectory(trajectory_id, self.attempts[trajectory_id], done.spans, done.finish_reason)
         self.decoded += len(done.token_ids)
         self.say(m.Sampled(self.lane, trajectory, self.slot[trajectory_id], self.since[trajectory_id], now))
         self._forget(trajectory_id)
+
+    def _turn_finished(self, done: Completion, now: float) -> None:
+        trajectory_id = done.request_id
+        slot, since = self.slot[trajectory_id], self.since[trajectory_id]
+        self.earlier[trajectory_id] = self.earlier.get(trajectory_id, 0) + len(done.token_ids)
+        self._free_slot(trajectory_id)
+        attempt, turn = self.attempts[trajectory_id], self.turn[trajectory_id]
+        self.say(
+            m.TurnSampled(self.lane, trajectory_id, attempt, turn, done.span, done.finish_reason, slot, since, now)
+        )
 
     def failed(self, trajectory_id: int, reason: str) -> None:
         self.say(m.SampleFailed(self.lane, trajectory_id, self.attempts[trajectory_id], reason))
@@ -148,15 +189,22 @@ class HostedLane:
 
     def beat(self, tokens: dict[int, int], parked: tuple[int, ...], held_out: int) -> m.Beat:
         """`tokens` of every request with the engine, `held_out` tokens of evaluations this lane answers for."""
-        mine = {i: tokens.get(i, 0) for i in self.attempts}
+        mine = {i: self.earlier.get(i, 0) + tokens.get(i, 0) for i in self.attempts}
         aside = tuple(i for i in parked if i in self.slot)
-        running = sum(count > 0 for count in mine.values()) - sum(mine[i] > 0 for i in aside)
+        running = sum(tokens.get(i, 0) > 0 for i in mine) - sum(mine[i] > 0 for i in aside)
         cached = sum(mine[i] for i in self.slot if i not in aside)
         total = self.decoded + sum(mine.values()) + held_out
         return m.Beat(self.lane, tuple(mine), tuple(mine.values()), running, total, aside, cached)
 
     def _forget(self, trajectory_id: int) -> None:
         self.attempts.pop(trajectory_id, None)
+        self.episodes.pop(trajectory_id, None)
+        self.turn.pop(trajectory_id, None)
+        self.decoded += self.earlier.pop(trajectory_id, 0)
+        self._free_slot(trajectory_id)
+
+    def _free_slot(self, trajectory_id: int) -> None:
+        """It is with the engine no more, and does not wait either."""
         self.since.pop(trajectory_id, None)
         slot = self.slot.pop(trajectory_id, None)
         if slot is not None:

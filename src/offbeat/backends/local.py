@@ -2,8 +2,8 @@
 
 A worker that is replaced is ended first and its channel dropped, so nothing it still says is heard (zombie rule).
 With a worker ends every process it started (its process group). Every worker that writes into the run directory
-inherits the run's lock, so it stays locked until the last of them is gone; the scorer, where foreign code may start
-processes that outlive everything, does not. This file knows processes and messages, not what they mean.
+inherits the run's lock, so it stays locked until the last of them is gone; scorer and agents, where foreign code may
+start processes that outlive everything, do not. This file knows processes and messages, not what they mean.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from offbeat.backends.agent_messages import FromAgents
 from offbeat.backends.channel import Channel
 from offbeat.backends.messages import FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
 
@@ -29,11 +30,12 @@ MODULES = {
     "rollout": ("offbeat.backends.rollout_process", FromRollout),
     "learner": ("offbeat.backends.learner_process", FromLearner),
     "scorer": ("offbeat.backends.scorer_process", FromScorer),
+    "agents": ("offbeat.agents.process", FromAgents),
     "preparer": ("offbeat.backends.preparer_process", FromPreparer),
 }
 
 
-LOCKLESS = {"scorer"}
+LOCKLESS = {"scorer", "agents"}
 DEATH_SECONDS = 2.0
 """What a worker that has closed its channel gets to end by itself and say how."""
 

@@ -1,8 +1,8 @@
 """What the main process and its workers say to each other. Weights never travel here: only where they lie.
 
 main -> rollout  RolloutHello, OpenLane, LoadWeights, UnloadWeights, Sample, AbortSamples, GiveUpSamples, TakeUpSamples,
-                 PauseSamples, ContinueSamples, AnswerHeldOut
-rollout -> main  LaneUp, WeightsLoaded, Sampled, SampleFailed, SamplesGivenUp, Beat, HeldOutAnswers, WorkerFailed
+                 PauseSamples, ContinueSamples, AnswerHeldOut, TakeTurn
+rollout -> main  LaneUp, WeightsLoaded, Sampled, TurnSampled, SampleFailed, SamplesGivenUp, Beat, HeldOutAnswers, ...
 main -> learner  LearnerHello, TrainOn, ExportTo
 learner -> main  LearnerUp, StepDone, Exported, WorkerFailed
 main -> scorer   ScorerHello, ScoreThis
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from offbeat.records import Batch, Prompt, StepReport, Trajectory
+from offbeat.records import Batch, FinishReason, Prompt, Span, StepReport, Trajectory
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
@@ -57,11 +57,28 @@ class UnloadWeights(_Message, frozen=True):
 
 
 class Sample(_Message, frozen=True):
+    """`episodes`: decode nothing before TakeTurn; each is held, under this version, until AbortSamples."""
+
     lane: int
     version: int
     prompt_ids: tuple[int, ...]
     trajectory_ids: tuple[int, ...]
     attempts: tuple[int, ...]
+    episodes: bool = False
+
+
+class TakeTurn(_Message, frozen=True):
+    """The next turn of an episode: go on from `context_ids` [P]. `trajectory_id` below 0: of an evaluation, under
+    `version`, `greedy` or at temperature 1. The turn before it, if under way, is forgotten."""
+
+    lane: int
+    trajectory_id: int
+    attempt: int
+    turn: int
+    version: int
+    context_ids: tuple[int, ...]
+    max_new_tokens: int
+    greedy: bool = False
 
 
 class AbortSamples(_Message, frozen=True):
@@ -121,6 +138,18 @@ class WeightsLoaded(_Message, frozen=True):
 class Sampled(_Message, frozen=True):
     lane: int
     trajectory: Trajectory
+    slot: int
+    started: float
+    ended: float
+
+
+class TurnSampled(_Message, frozen=True):
+    lane: int
+    trajectory_id: int
+    attempt: int
+    turn: int
+    span: Span
+    finish_reason: FinishReason
     slot: int
     started: float
     ended: float
@@ -256,11 +285,12 @@ class Prepared(_Message, frozen=True):
 
 ToRollout: TypeAlias = (
     RolloutHello | OpenLane | LoadWeights | UnloadWeights | Sample | AbortSamples | GiveUpSamples | TakeUpSamples
-    | PauseSamples | ContinueSamples | AnswerHeldOut
+    | PauseSamples | ContinueSamples | AnswerHeldOut | TakeTurn
 )  # fmt: skip
 FromRollout: TypeAlias = (
-    LaneUp | WeightsLoaded | Sampled | SampleFailed | SamplesGivenUp | Beat | HeldOutAnswers | WorkerFailed
-)
+    LaneUp | WeightsLoaded | Sampled | TurnSampled | SampleFailed | SamplesGivenUp | Beat | HeldOutAnswers
+    | WorkerFailed
+)  # fmt: skip
 ToLearner: TypeAlias = LearnerHello | TrainOn | ExportTo
 FromLearner: TypeAlias = LearnerUp | StepDone | Exported | WorkerFailed
 ToScorer: TypeAlias = ScorerHello | ScoreThis

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from offbeat.backends import messages as m
-from offbeat.backends.held_out_requests import HeldOutRequests
+from offbeat.backends.held_out_requests import ExamTurns, HeldOutRequests
 from offbeat.backends.hosted_lane import HostedLane
 from offbeat.backends.weights import CANARY_TOLERANCE, COARSE_TOLERANCE, check_canary, read_manifest, weights_file
 from offbeat.backends.worker import Link, set_threads, work
@@ -40,6 +40,7 @@ class RolloutProcess:
         self.held_out: list[HeldOutRequests] = []
         self.next_held_out_id = -1
         self.held_out_decoded: dict[int, int] = {}
+        self.exam_turns = ExamTurns(settings.run.seed, self.spare)
         self.beat_at = 0.0
 
     def now(self) -> float:
@@ -47,12 +48,13 @@ class RolloutProcess:
 
     def serve(self) -> None:
         while True:
-            busy = bool(self.held_out) or any(lane.busy for lane in self.lanes.values())
+            busy = bool(self.held_out) or self.exam_turns.busy or any(lane.busy for lane in self.lanes.values())
             for message in self.link.poll(0 if busy else BEAT_SECONDS):
                 self.take(message)
             for lane in self.lanes.values():
                 lane.feed()
             self.feed_held_out()
+            self.exam_turns.feed(self.engine, self.now())
             if busy:
                 self.decode()
             self.beat()
@@ -75,6 +77,12 @@ class RolloutProcess:
             case m.Sample():
                 lane.sample(message)
                 self.lane_of.update(dict.fromkeys(message.trajectory_ids, lane))
+            case m.TakeTurn(trajectory_id=trajectory_id):
+                if trajectory_id < 0:
+                    self.exam_turns.waiting.append(message)
+                else:
+                    lane.take_turn(message)
+                    self.lane_of[trajectory_id] = lane
             case m.AbortSamples():
                 lane.abort(message.trajectory_ids)
                 self.no_longer_here(message.trajectory_ids)
@@ -136,7 +144,11 @@ class RolloutProcess:
             return
         now = self.now()
         for completion in completions:
-            if completion.request_id < 0:
+            if completion.request_id in self.exam_turns.running:
+                turn = self.exam_turns.answered(completion, now)
+                self.held_out_decoded[turn.lane] = self.held_out_decoded.get(turn.lane, 0) + len(turn.span.token_ids)
+                self.link.send(turn)
+            elif completion.request_id < 0:
                 self.answered(completion)
             else:
                 self.lane_of.pop(completion.request_id).finished(completion, now)

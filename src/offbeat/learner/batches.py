@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import compress, pairwise
+from typing import TypeVar
 
 from offbeat.errors import InvariantError
 from offbeat.flow.staleness import staleness
@@ -18,6 +19,7 @@ from offbeat.learner.advantage import Baseline, group_advantages
 from offbeat.ports import Sampling
 from offbeat.records import Batch, Group, Span, Trajectory
 
+T = TypeVar("T")
 Support = tuple[int, ...] | None
 """Token ids the behaviour policy kept at one position; None where it kept all."""
 
@@ -26,8 +28,9 @@ Support = tuple[int, ...] | None
 class Sample:
     """One trajectory to learn from: prompt ids [P], response ids [L] and, per response token, what sampled it.
 
-    `supports` [L] is None where no position was cut. `group_id` says which samples share their prompt.
-    `staleness` is in publishes. `proximal_logprobs` [L] are None until somebody computed them.
+    `supports` [L] is None where no position was cut, `loss_mask` [L] where every token was sampled. `group_id` says
+    which samples share their prompt. `staleness` is in publishes. `proximal_logprobs` [L] are None until somebody
+    computed them.
     """
 
     group_id: int
@@ -38,6 +41,16 @@ class Sample:
     advantage: float
     staleness: int = 0
     proximal_logprobs: tuple[float, ...] | None = None
+    loss_mask: tuple[bool, ...] | None = None
+
+    @property
+    def sampled(self) -> int:
+        """Response tokens that the policy sampled: those that are trained on."""
+        return len(self.response_ids) if self.loss_mask is None else sum(self.loss_mask)
+
+    def of_sampled(self, values: Sequence[T]) -> Sequence[T]:
+        """Those of the values [L] that belong to sampled tokens."""
+        return values if self.loss_mask is None else tuple(compress(values, self.loss_mask))
 
 
 def is_cut(sampling: Sampling, vocabulary: int) -> bool:
@@ -68,7 +81,7 @@ def samples_of(
     if not group.prompt.token_ids:
         raise InvariantError(f"group {group.group_id}: prompt {group.prompt.prompt_id} carries no token ids")
     _check_ids(group.prompt.token_ids, vocabulary, f"group {group.group_id}, prompt {group.prompt.prompt_id}")
-    lengths = [len(trajectory.token_ids) for trajectory in group.trajectories]
+    lengths = [trajectory.sampled_tokens for trajectory in group.trajectories]
     if min(lengths, default=1) < 1:
         raise InvariantError(f"trajectory {group.trajectories[lengths.index(0)].trajectory_id}: no response tokens")
     advantages = group_advantages(group.rewards, normalise_advantage, baseline, lengths)
@@ -98,14 +111,19 @@ def sample_of(
         if cut and span.behaviour_support is None:
             raise InvariantError(f"{where}: sampled with {sampling} but carries no behaviour support")
     response_ids = trajectory.token_ids
-    if not response_ids:
+    if not trajectory.sampled_tokens:
         raise InvariantError(f"trajectory {trajectory.trajectory_id}: no response tokens")
     supports: tuple[Support, ...] | None = None
     if any(span.behaviour_support is not None for span in trajectory.spans):
         supports = tuple(
             kept for span in trajectory.spans for kept in (span.behaviour_support or (None,) * len(span.token_ids))
         )
-    return Sample(group_id, prompt_ids, response_ids, trajectory.behaviour_logprobs, supports, advantage)
+    mask: tuple[bool, ...] | None = None
+    if any(span.loss_mask is not None for span in trajectory.spans):
+        mask = tuple(kept for span in trajectory.spans for kept in (span.loss_mask or (True,) * len(span.token_ids)))
+    return Sample(
+        group_id, prompt_ids, response_ids, trajectory.behaviour_logprobs, supports, advantage, loss_mask=mask
+    )  # fmt: skip
 
 
 def mini_batches(batch: Batch, updates: int) -> list[tuple[Group, ...]]:
@@ -141,6 +159,8 @@ def _check_span(span: Span, vocabulary: int, where: str) -> None:
             raise InvariantError(f"{where}: behaviour log-prob {logprob} at position {position} is not finite")
         if logprob > 1e-3:
             raise InvariantError(f"{where}: behaviour log-prob {logprob} at position {position} is above 0")
+    if span.loss_mask is not None and len(span.loss_mask) != count:
+        raise InvariantError(f"{where}: {count} tokens but a loss mask of {len(span.loss_mask)}")
     if span.behaviour_support is None:
         return
     if len(span.behaviour_support) != count:

@@ -57,7 +57,8 @@ class MicroBatch:
     """One forward pass: R rows of T padded tokens, B trajectories of at most L response tokens, N in all.
 
     `predicting` [N] are indices into the R*T positions, those whose logits predict `response_ids` [N]; both run
-    through the trajectories in order, so that `response_mask` [B, L] is true exactly N times in that same order.
+    through the trajectories in order, so that `response_mask` [B, L] is true exactly N times in that same order. Tokens
+    that were given, not sampled, are in the row and in L but not among the N.
     `position_ids` [R, T] and `attention_bias` [R, 1, T, T] (0 or the lowest float) are None in the plain layout,
     where causal attention alone is right: the padding stands at the end. In the tree layout R is 1 and `tree` says
     who sees whom. `samples` [B] are what it was made of.
@@ -134,8 +135,7 @@ def _tree_batch(rows: Sequence[Row]) -> MicroBatch:
         bounds.append((len(prompt), root, 0, root))
         for sample in row:
             begin, length = len(tokens), len(sample.response_ids) - 1
-            predicting.append(root + len(prompt) - 1)
-            predicting.extend(range(begin, begin + length))
+            predicting.extend(sample.of_sampled((root + len(prompt) - 1, *range(begin, begin + length))))
             tokens.extend(sample.response_ids[:-1])
             positions.extend(range(len(prompt), len(prompt) + length))
             bounds.append((length, root, len(prompt), begin))
@@ -150,18 +150,19 @@ def _filled(
     attention_bias: Tensor | None, tree: Tree | None,
 ) -> MicroBatch:  # fmt: skip
     longest = max(len(sample.response_ids) for sample in samples)
-    lengths = torch.tensor([len(sample.response_ids) for sample in samples])
-    mask = torch.arange(longest) < lengths.unsqueeze(1)
-    proximal = [sample.proximal_logprobs for sample in samples if sample.proximal_logprobs is not None]
+    mask = _response_mask(samples, longest)
+    proximal = [s.of_sampled(s.proximal_logprobs) for s in samples if s.proximal_logprobs is not None]
     return MicroBatch(
         input_ids=input_ids,
         position_ids=position_ids,
         attention_bias=attention_bias,
         predicting=torch.tensor(predicting),
-        response_ids=torch.tensor(list(chain.from_iterable(sample.response_ids for sample in samples))),
+        response_ids=torch.tensor(
+            list(chain.from_iterable(sample.of_sampled(sample.response_ids) for sample in samples))
+        ),
         kept=_kept_ids(samples),
         response_mask=mask,
-        behaviour_logprobs=_padded(mask, [sample.behaviour_logprobs for sample in samples]),
+        behaviour_logprobs=_padded(mask, [sample.of_sampled(sample.behaviour_logprobs) for sample in samples]),
         proximal_logprobs=_padded(mask, proximal) if len(proximal) == len(samples) else None,
         advantages=torch.tensor([sample.advantage for sample in samples]),
         samples=tuple(samples),
@@ -182,7 +183,17 @@ def _cut_families(rows: list[Row], tokens: int) -> list[list[Row]]:
     return parts
 
 
-def _padded(mask: Tensor, logprobs: Sequence[tuple[float, ...]]) -> Tensor:
+def _response_mask(samples: Sequence[Sample], longest: int) -> Tensor:
+    """[B, longest] bool: where a trajectory has a token that was sampled."""
+    lengths = torch.tensor([len(sample.response_ids) for sample in samples])
+    mask = torch.arange(longest) < lengths.unsqueeze(1)
+    for row, sample in enumerate(samples):
+        if sample.loss_mask is not None:
+            mask[row, : len(sample.loss_mask)] &= torch.tensor(sample.loss_mask)
+    return mask
+
+
+def _padded(mask: Tensor, logprobs: Sequence[Sequence[float]]) -> Tensor:
     """Ragged log-probs as [B, L], 0 outside the mask."""
     return torch.zeros(mask.shape).masked_scatter(mask, torch.tensor(list(chain.from_iterable(logprobs))))
 
@@ -236,8 +247,7 @@ def _lay_out(row: Row, width: int) -> tuple[list[int], list[int], list[int], lis
     predicting: list[int] = []
     for branch, sample in enumerate(row, start=1):
         length, begin = len(sample.response_ids), len(tokens)
-        predicting.append(len(prompt) - 1)
-        predicting.extend(range(begin, begin + length - 1))
+        predicting.extend(sample.of_sampled((len(prompt) - 1, *range(begin, begin + length - 1))))
         tokens.extend(sample.response_ids)
         positions.extend(range(len(prompt), len(prompt) + length))
         branches.extend([branch] * length)
@@ -262,7 +272,7 @@ def _kept_ids(samples: Sequence[Sample]) -> KeptIds | None:
     positions: list[int] = []
     token_ids: list[int] = []
     for sample in samples:
-        for kept in sample.supports or (None,) * len(sample.response_ids):
+        for kept in sample.of_sampled(sample.supports or (None,) * len(sample.response_ids)):
             if kept is not None:
                 positions.extend([len(cut)] * len(kept))
                 token_ids.extend(kept)

@@ -222,7 +222,7 @@ class PolicyLearner:
 
     def _update(self, samples: Sequence[Sample]) -> Update:
         """One optimizer update, or none. Samples of zero advantage have no gradient: they are only measured."""
-        tokens = sum(len(sample.response_ids) for sample in samples)
+        tokens = sum(sample.sampled for sample in samples)
         divisor = normaliser(self._settings.loss_aggregation, tokens, len(samples), self._longest)
         update = Update()
         moving = self._micro_batches([sample for sample in samples if sample.advantage != 0.0])

@@ -25,6 +25,7 @@ from offbeat.live.runlog import RunLog
 from offbeat.live.scoring import Scoring, Verdict
 from offbeat.live.versions import VersionShelf
 from offbeat.models.prompts import misfit
+from offbeat.records import Prompt
 from offbeat.settings import Settings
 
 TICK_SECONDS = 1.0
@@ -59,6 +60,10 @@ class LiveWorld:
         self.scoring = Scoring(backend, hello, settings.task.reward_seconds, settings.run.max_attempts)
         self.held_out = HeldOutDesk(prompts, self.scoring)
         self.lanes = LaneDesk(backend, directory, settings.rollout.lanes_per_process, self._dump, self.origin)
+
+    def start(self) -> None:
+        """Start what judges: the scorer."""
+        self.scoring.start()
 
     # -- World -----------------------------------------------------------------------------------------------
 
@@ -116,7 +121,10 @@ class LiveWorld:
             elif name == LEARNER:
                 self._from_learner(message)
             else:
-                self._from_scorer(message)
+                self._from_judge(message)
+        self._judge_lateness(now)
+
+    def _judge_lateness(self, now: float) -> None:
         if self.scoring.deadline is not None and now >= self.scoring.deadline:
             for verdict in self.scoring.out_of_time():
                 self._judged(verdict)
@@ -167,7 +175,7 @@ class LiveWorld:
             case Died():
                 self._pending.append(e.LearnerLost(message.reason))
 
-    def _from_scorer(self, message: Any) -> None:
+    def _from_judge(self, message: Any) -> None:
         now = self._clock()
         match message:
             case m.ScorerUp():
@@ -222,6 +230,9 @@ class LiveWorld:
         if reason:
             self._pending.append(e.PromptRejected(command.group_id, reason))
             return
+        self._sample(command, prompt)
+
+    def _sample(self, command: e.Generate, prompt: Prompt) -> None:
         ids, attempts = command.trajectory_ids, command.attempts
         self.lanes.tell(m.Sample(command.lane, command.version, prompt.token_ids, ids, attempts))
 
@@ -262,7 +273,7 @@ class LiveWorld:
     def _nothing(self, command: e.Command) -> None:
         """Announcements need no deed."""
 
-    _deeds: dict[type, Callable[[LiveWorld, Any], None]] = {
+    _deeds: dict[type, Callable[[Any, Any], None]] = {
         e.StartLane: _start_lane,
         e.StartLearner: _start_learner,
         e.LoadVersion: _load,

@@ -33,13 +33,20 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Prompt ids [P] and gold response ids [L], EOS included."""
+    """Prompt ids [P] and gold response ids [L], EOS included. `said` [L] is False at tokens that are given to the
+    policy within an episode: context, nothing to learn. None: it says them all."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
+    said: tuple[bool, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
+
+    @property
+    def learned(self) -> int:
+        """Response tokens to learn from."""
+        return len(self.response_ids) if self.said is None else sum(self.said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +105,24 @@ class GoldAnswers:
     def encode(self, prompt: Prompt) -> Example | None:
         """The example of a prompt; None where its gold answer is beyond the tokenizer or the limits."""
         prompt_ids = tuple(encode_prompt(self._tokenizer, prompt.text))
-        response_ids = tuple(encode_response(self._tokenizer, prompt.answer))
-        example = Example(prompt_ids, response_ids)
+        response_ids, said = self._response(prompt)
+        example = Example(prompt_ids, response_ids, said)
         fits = len(response_ids) <= self._limits.response and len(example) <= self._limits.context
         if not fits or decode_response(self._tokenizer, response_ids) != prompt.answer:
             return None
         return example
+
+    def _response(self, prompt: Prompt) -> tuple[tuple[int, ...], tuple[bool, ...] | None]:
+        """Ids of the gold response and, for one in parts, which of them the policy says."""
+        if not hasattr(self._task, "parts"):
+            return tuple(encode_response(self._tokenizer, prompt.answer)), None
+        *before, (last, says_last) = self._task.parts(prompt)
+        ids, said = list[int](), list[bool]()
+        for text, says in before:
+            ids += self._tokenizer.encode(text, add_special_tokens=False)
+            said += [says] * (len(ids) - len(said))
+        ids += encode_response(self._tokenizer, last)
+        return tuple(ids), tuple(said + [says_last] * (len(ids) - len(said)))
 
     def _source(self) -> Iterator[Prompt]:
         return (self._task.prompt(prompt_id) for prompt_id in count(FIRST_PROMPT))
@@ -134,6 +153,8 @@ def pad(examples: list[Example]) -> Padded:
         inputs[row, : len(ids) - 1] = ids[:-1]
         first = len(example.prompt_ids) - 1
         targets[row, first : len(ids) - 1] = ids[first + 1 :]
+        if example.said is not None:
+            targets[row, first : len(ids) - 1][~torch.tensor(example.said)] = IGNORED
     return Padded(inputs, targets)
 
 

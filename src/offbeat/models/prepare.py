@@ -23,7 +23,7 @@ from offbeat.models.directory import validate_policy
 from offbeat.models.prompts import check_exam, encoded_exam
 from offbeat.models.tokens import Tokenizer, load_tokenizer
 from offbeat.ports import Task
-from offbeat.settings import JsonlTask, Settings
+from offbeat.settings import EpisodesTask, JsonlTask, Settings
 from offbeat.tasks import REVISIONS, make_task
 
 FORMAT = 3
@@ -74,13 +74,13 @@ def cache_key(settings: Settings, task: Task) -> str:
         "limits": [settings.rollout.context, settings.rollout.max_new_tokens],
         "seed": settings.run.seed,
         "prompts": [[prompt.text, prompt.answer] for prompt in served],
-        "file": _file_digest(settings.task) if isinstance(settings.task, JsonlTask) else "",
+        "file": _file_digest(settings.task) if isinstance(settings.task, JsonlTask | EpisodesTask) else "",
     }
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
 
-def _file_digest(task: JsonlTask) -> str:
+def _file_digest(task: JsonlTask | EpisodesTask) -> str:
     with Path(task.file).expanduser().open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -62,12 +62,22 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids [P] of a prompt: one user turn of the chat template up to where the answer begins, where the
     tokenizer has a template; otherwise the text after BOS, where it has a BOS.
     """
+    return encode_rendered(tokenizer, rendered(tokenizer, [{"role": "user", "content": text}]))
+
+
+def rendered(tokenizer: Tokenizer, turns: list[dict[str, str]]) -> str:
+    """The text of a conversation up to where the next answer begins: by the chat template, or without one what was
+    said, one after the other. Raises what the template raises."""
     if tokenizer.chat_template:
-        turn = [{"role": "user", "content": text}]
-        rendered = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-        return tokenizer.encode(rendered, add_special_tokens=False)
+        return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    return "".join(turn["content"] for turn in turns)
+
+
+def encode_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of what `rendered` gives. A template writes the tokens a text begins with itself."""
     ids = tokenizer.encode(text, add_special_tokens=False)
-    return ids if tokenizer.bos_token_id is None else [tokenizer.bos_token_id, *ids]
+    bare = tokenizer.chat_template or tokenizer.bos_token_id is None
+    return ids if bare else [cast(int, tokenizer.bos_token_id), *ids]
 
 
 def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -1,9 +1,9 @@
 """The supervised phase: a fresh policy learns gold answers until it is right often enough for rewards to teach it.
 
-Invariant: only response tokens (EOS included) are learned, and the phase ends at the first check where sampled
-exact match on prompts never trained on is expected to reach the target: sampled, because rewards of samples are what
-a group's advantages come from. The policy is the moving average of the weights: those of a single step swing by tens
-of points from one check to the next. Knows no file and no preset.
+Invariant: only response tokens that the policy says (EOS included) are learned, and the phase ends at the first check
+where sampled exact match on prompts never trained on is expected to reach the target: sampled, because rewards of
+samples are what a group's advantages come from. The policy is the moving average of the weights: those of a single step
+swing by tens of points from one check to the next. Knows no file and no preset.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def exact_match_rates(model: Any, validation: list[Padded], prompts: int) -> Rat
 
 def _update(model: Any, optimizer: torch.optim.Optimizer, batch: list[Example], step: int) -> None:
     """One AdamW update on the mean negative log-likelihood of the batch's response tokens."""
-    tokens = sum(len(example.response_ids) for example in batch)
+    tokens = sum(example.learned for example in batch)
     optimizer.zero_grad(set_to_none=True)
     for part in micro_batches(batch, MICRO_BATCH_TOKENS):
         logits, targets = _response_logits(model, pad(part))

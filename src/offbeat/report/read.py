@@ -22,13 +22,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from offbeat.errors import RunDirectoryError, SettingsError
-from offbeat.events import Command, Event, Generate
+from offbeat.events import Command, Event, Generate, Trained
 from offbeat.records import FinishReason, Trajectory
 from offbeat.settings import Settings, settings_from
 
 SCHEMA = "1"
 DATABASE = "run.sqlite"
 _T = TypeVar("_T")
+_TRAINED = msgspec.json.Decoder(Trained).decode
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -134,6 +135,20 @@ def read_prompt_ids(run: Run, group_ids: Iterable[int]) -> Iterator[tuple[int, .
             if row is None:
                 raise RunDirectoryError(f"{run.directory}: the prompt of group {group_id} is not stored")
             yield _decoded(run.directory, f"prompt {group_id}", decode, row[0])
+
+
+def read_published(directory: Path, after: int = 0) -> tuple[dict[int, str], int]:
+    """The SHA-256 of every version that was published after event `after` (0: also of version 0), and the number of the
+    last event there is. A run may be going on. Raises RunDirectoryError."""
+    with _snapshot(directory) as connection:
+        found = {} if after else {0: _meta(directory, connection).get("digest_0", "")}
+        last = after
+        for seq, kind, body in connection.execute("SELECT seq, kind, body FROM events WHERE seq > ?", (after,)):
+            last = max(last, seq)
+            if kind == "Trained":
+                event = _decoded(directory, f"event {seq}", _TRAINED, body)
+                found[event.version] = event.digest
+        return found, last
 
 
 # -- opening ---------------------------------------------------------------------------------------------------

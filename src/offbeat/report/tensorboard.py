@@ -77,6 +77,16 @@ def _alignment_scalars(alignment: StepAlignment) -> dict[str, float | None]:
     return found | {f"alignment/cosine_at_lag/{lag}": cosine for lag, cosine in alignment.lags.items()}
 
 
+def event_scalars(event: e.Event) -> tuple[int, dict[str, float]]:
+    """The step of an event and its numbers by tag; none where it has none to tell."""
+    if isinstance(event, e.Trained):
+        return event.version, step_scalars(event.report)
+    if isinstance(event, e.Evaluated):
+        held_out = {"greedy": event.exact_match_greedy, "sampled": event.exact_match_sampled}
+        return event.version, {f"held_out/{how}": value for how, value in held_out.items()}
+    return 0, {}
+
+
 class TensorBoard:
     """`saw` is the observer; `recorded` are (event, run time in seconds) of the log so far. Close it at the end."""
 
@@ -100,11 +110,9 @@ class TensorBoard:
         """Observe one event of the main loop; `now` is run time in seconds."""
         if self._file is None:
             return
-        if isinstance(event, e.Trained):
-            self._put(event.version, now, step_scalars(event.report))
-        elif isinstance(event, e.Evaluated):
-            held_out = {"greedy": event.exact_match_greedy, "sampled": event.exact_match_sampled}
-            self._put(event.version, now, {f"held_out/{how}": value for how, value in held_out.items()})
+        step, scalars = event_scalars(event)
+        if scalars:
+            self._put(step, now, scalars)
 
     def close(self) -> None:
         if self._file is not None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import EngineError, NonFiniteLogits
 from offbeat.ports import Completion, Parcel, Request
+from offbeat.records import Span
 from offbeat.rollout.batch import Batch, SharedPrompt, decode_batch, mixed_batch, whole_sequence
 from offbeat.rollout.cache import BlockCache, blocks_for
 from offbeat.rollout.checks import check_parcel, check_request, check_tokens
@@ -156,6 +157,10 @@ class Engine:
     def decoded(self) -> dict[int, int]:
         """Tokens decoded so far of each unfinished request; those not begun count 0."""
         return self._parking.decoded()
+
+    def sampled(self, request_id: int, start: int = 0) -> tuple[Span, ...]:
+        """What an unfinished request has sampled from its token `start` on; empty where there is nothing (yet)."""
+        return self._parking.sampled(request_id, start)
 
     def parked(self) -> tuple[int, ...]:
         """Requests whose keys and values are put aside until there is room, oldest version and request first."""

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from offbeat.ports import Completion, Parcel, Request
+from offbeat.records import Span
 from offbeat.rollout.cache import BlockCache, blocks_for
 from offbeat.rollout.slots import Bools, PromptKey, Slots, key_of
 
@@ -97,6 +98,16 @@ class Parking:
         """Response tokens so far of every unfinished request."""
         begun = {parcel.request.request_id: len(parcel.token_ids) for parcel in self._outside() if parcel.spans}
         return dict.fromkeys(self._age, 0) | begun | self._slots.decoded()
+
+    def sampled(self, request_id: int, start: int) -> tuple[Span, ...]:
+        """The tokens of an unfinished request from `start` on."""
+        slot = self._slots.slot_of(request_id)
+        if slot is not None:
+            return self._slots.spans(slot, start)
+        for parcel in self._outside():
+            if parcel.request.request_id == request_id:
+                return _from(parcel.spans, start)
+        return ()
 
     def parked(self) -> tuple[int, ...]:
         """Parked requests, foremost first."""
@@ -228,6 +239,18 @@ class Parking:
 
     def _outside(self) -> list[Parcel]:
         return [*self._queue, *self._parked.values()]
+
+
+def _from(spans: tuple[Span, ...], start: int) -> tuple[Span, ...]:
+    """The spans without their first `start` tokens."""
+    left = []
+    for span in spans:
+        if start < len(span.token_ids):
+            support = span.behaviour_support
+            kept = None if support is None else support[start:]
+            left.append(Span(span.version, span.token_ids[start:], span.behaviour_logprobs[start:], kept))
+        start = max(0, start - len(span.token_ids))
+    return tuple(left)
 
 
 def _without_cache(parcel: Parcel) -> Parcel:

@@ -187,14 +187,16 @@ class Slots:
         stopped = eos[self.last[slot]]
         return Completion(request.request_id, slot, spans, "stop" if stopped else "length")
 
-    def spans(self, slot: int) -> tuple[Span, ...]:
-        """The response so far; adjacent spans are of different versions, and none is empty."""
+    def spans(self, slot: int, since: int = 0) -> tuple[Span, ...]:
+        """The response so far from token `since` on; adjacent spans are of different versions, and none is empty."""
         support, ends = self._support.get(slot), list(self._earlier.get(slot, ()))
         count = int(self.count[slot])
         if count > (ends[-1][1] if ends else 0):
             ends.append((self._request[slot].version, count))
-        spans, start = [], 0
+        spans, start = [], since
         for version, end in ends:
+            if end <= start:
+                continue
             kept = None if support is None else tuple(tuple(ids.tolist()) for ids in support[start:end])
             spans.append(
                 Span(

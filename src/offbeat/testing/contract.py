@@ -25,6 +25,7 @@ GENERATOR_LAWS: Mapping[str, Callable[[GeneratorCase], None]] = {
         laws.seeds_fix_the_tokens,
         laws.greedy_takes_the_likeliest,
         laws.cuts_are_normalised,
+        laws.what_is_sampled_stays,
         laws.aborted_are_forgotten,
         laws.versions_come_and_go,
         laws.misfits_are_refused,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from offbeat.errors import EngineError, WeightsError
 from offbeat.ports import Completion, Generator, Request, Sampling
+from offbeat.records import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,36 @@ def cuts_are_normalised(case: GeneratorCase) -> None:
             log_total = math.log(sum(math.exp(every[t] / heat) for t in wanted))
             off = abs(every[token] / heat - log_total - span.behaviour_logprobs[i])
             assert off <= case.tolerance / min(1.0, heat), f"{name}: log-prob {i} is {off:.2g} nats off"
+
+
+def what_is_sampled_stays(case: GeneratorCase) -> None:
+    """Read out after every step, from where it was last read, a request's tokens and log-probs are those of its
+    completion; nothing is told of requests that are not there."""
+    law, generator = "what_is_sampled_stays", case.loaded()
+    requests = case.requests(2 * generator.slots + 1)
+    for request in requests:
+        generator.submit(request)
+    read: dict[int, list[tuple[int, int, float]]] = {request.request_id: [] for request in requests}
+    whole: dict[int, list[tuple[int, int, float]]] = {}
+    while generator.decoded():
+        for done in generator.step():
+            whole[done.request_id] = _tokens_of(done.spans)
+            assert generator.sampled(done.request_id) == (), f"{law}: {done.request_id} is told of after its end"
+        for request_id, count in generator.decoded().items():
+            read[request_id] += _tokens_of(generator.sampled(request_id, len(read[request_id])))
+            assert len(read[request_id]) == count, f"{law}: {request_id} has {count}, {len(read[request_id])} are told"
+    for request_id, told in read.items():
+        assert told == whole[request_id][: len(told)], f"{law}: {request_id} was told other tokens than it has"
+    assert any(map(len, read.values())), f"{law}: no token is told before the end"
+
+
+def _tokens_of(spans: Sequence[Span]) -> list[tuple[int, int, float]]:
+    """(version, token, log-prob) of every token."""
+    return [
+        (span.version, token, logprob)
+        for span in spans
+        for token, logprob in zip(span.token_ids, span.behaviour_logprobs, strict=True)
+    ]
 
 
 def aborted_are_forgotten(case: GeneratorCase) -> None:

@@ -1,0 +1,204 @@
+"""What a client may ask for: the bodies of completions and chat completions, every limit that needs no model checked.
+
+A key that would change the answer and is not supported is refused by its name, never ignored. The few that only say
+who asks are taken and not used. Field names are OpenAI's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from offbeat.errors import OffbeatError
+from offbeat.ports import Sampling
+
+UNUSED = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+NEUTRAL: dict[str, Any] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "logit_bias": {},
+    "best_of": 1,
+    "echo": False,
+    "suffix": "",
+    "top_logprobs": 0,
+    "tools": [],
+    "tool_choice": "none",
+    "parallel_tool_calls": True,
+    "functions": [],
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "min_p": 0,
+    "repetition_penalty": 1,
+}
+"""Keys that are not supported, and the value at which each changes nothing."""
+
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class BadRequest(OffbeatError):
+    """A request cannot be answered as it is; `param` is the key to blame, `code` OpenAI's word where there is one."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        self.param, self.code = param, code
+        super().__init__(message)
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class Ask(BaseModel):
+    """What both kinds of request share. `top_k` and `return_token_ids` are extensions, spelled as vLLM's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    model: str = Field(min_length=1, max_length=256)
+    temperature: float = Field(1.0, ge=0, le=10, allow_inf_nan=False)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, le=1 << 31)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    n: int = Field(1, ge=1, le=128)
+    stop: tuple[Stop, ...] = Field((), max_length=16)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_changes_nothing(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        rest = {}
+        for key, value in data.items():
+            if key in UNUSED or value is None:
+                continue
+            if key in NEUTRAL and key not in cls.model_fields:
+                if value != NEUTRAL[key]:
+                    raise ValueError(f"{key} = {_short(value)} is not supported; leave it out")
+                continue
+            rest[key] = value
+        return rest
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_or_several(cls, stop: Any) -> Any:
+        return (stop,) if isinstance(stop, str) else stop
+
+    @model_validator(mode="after")
+    def _options_of_a_stream(self) -> Ask:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is allowed only with stream = true")
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Response tokens at most; None: as many as there is room for."""
+        raise NotImplementedError
+
+    @property
+    def wants_logprobs(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionAsk(Ask):
+    """`prompt`: a text, token ids, or a list of either."""
+
+    prompt: str | Tokens | Annotated[list[str] | list[Tokens], Field(min_length=1, max_length=128)]
+    max_tokens: int = Field(16, ge=1)
+    logprobs: int | None = Field(None, ge=0, le=1)
+    """1 as well as 0 gives the sampled tokens' log-probs only: the engine keeps no others."""
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        prompt: Any = self.prompt
+        single = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if single else list(prompt)
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs is not None
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """A turn of a conversation. `name` and ids of tools are taken and not used."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart]
+
+    @property
+    def turn(self) -> dict[str, str]:
+        """As chat templates take it."""
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class ChatAsk(Ask):
+    messages: list[Message] = Field(min_length=1, max_length=4096)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+
+    @property
+    def most_tokens(self) -> int | None:
+        given = [n for n in (self.max_tokens, self.max_completion_tokens) if n is not None]
+        return min(given, default=None)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs
+
+
+def read_ask(kind: type[CompletionAsk] | type[ChatAsk], body: bytes) -> CompletionAsk | ChatAsk:
+    """The request in a body. Raises BadRequest, one line."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=True)[0]
+    param = ".".join(str(part) for part in first["loc"] if isinstance(part, int | str)) or None
+    if first["type"] == "value_error":
+        words = str(first["ctx"]["error"])
+        raise BadRequest(words, words.split(" ", 1)[0] or None)
+    if first["loc"][:1] == ("prompt",) and first["type"] != "missing":
+        raise BadRequest(
+            "prompt: give a text, token ids, or a list of up to 128 of either, none of them empty", "prompt"
+        )
+    if first["type"] == "json_invalid":
+        raise BadRequest(f"the body is not valid JSON: {first['msg']}")
+    if first["type"] == "extra_forbidden":
+        raise BadRequest(f"{param} is not a known key; remove it", param)
+    raise BadRequest(f"{param or 'the body'} = {_short(first['input'])}: {first['msg']}", param)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -12,7 +12,7 @@ from pathlib import Path
 from offbeat.backends.weights import version_damage, version_directory
 from offbeat.diagnosis.case import Case, Place
 from offbeat.locks import is_held
-from offbeat.report.read import DATABASE, Run, read_log
+from offbeat.report.read import DATABASE, read_log
 from offbeat.report.story import tell
 
 LOCK = "lock"
@@ -22,24 +22,20 @@ WORKERS_LOG = "workers.log"
 def read_case(directory: Path) -> Case:
     """Raises RunDirectoryError, in one line, where not even the settings can be read."""
     run, damage = read_log(directory)
-    used = is_held(directory / LOCK)
-    digests = {0: run.meta.get("digest_0", "")} | tell(run).digests
+    used, story = is_held(directory / LOCK), tell(run)
+    digests = {0: run.meta.get("digest_0", "")} | story.digests
     newest = max(digests)
+    over = story.outcome == "finished" and (directory / "model" / "model.safetensors").is_file()
     place = Place(
         in_use=used,
         silent_seconds=_silent_seconds(directory),
         free_bytes=_free_bytes(directory),
         checkpoint_bytes=_size(version_directory(directory, newest)),
-        checkpoint_damage="" if used or _is_over(run) else version_damage(directory, newest, digests[newest]),
+        checkpoint_damage="" if used or over or damage else version_damage(directory, newest, digests[newest]),
         last_words=_last_line(directory / WORKERS_LOG),
         log_damage=damage,
     )
     return Case(run, place)
-
-
-def _is_over(run: Run) -> bool:
-    """A finished run with its model needs no version any more."""
-    return tell(run).outcome == "finished" and (run.directory / "model" / "model.safetensors").is_file()
 
 
 def _silent_seconds(directory: Path) -> float:

@@ -75,6 +75,7 @@ class Drill:
         came = subject.wait_for_moment(blow.moment, rng)
         self.missed_moments += not came
         self.moments[blow.moment] = self.moments.get(blow.moment, 0) + came
+        seq = subject.seq
         self._kill(subject, blow.target, rng)
         if blow.then is not None:
             if subject.dead:
@@ -83,6 +84,10 @@ class Drill:
             elif blow.then == blow.target:
                 time.sleep(rng.uniform(0.0, 2.0))
             self._kill(subject, blow.then, rng)
+        if "rollout" in (blow.target, blow.then) and "main" not in (blow.target, blow.then):
+            lost = "SELECT max(seq) FROM events WHERE kind = 'LaneLost' AND seq > ?"
+            subject.wait_for(lambda: subject.query(lost, seq))
+            subject.wait_for(lambda: subject.query(ALIVE, subject.query(lost, seq)))
         self._live_again(subject)
         self._audited(subject)
 
@@ -150,6 +155,8 @@ class Drill:
         """From the loss of a lane, as it was detected, to the first token the lane decodes in its next life."""
         lost: dict[int, float] = {}
         for record in read_run(subject.directory).records:
+            silent = (c.lane for c in record.commands if isinstance(c, e.StartLane) and c.reason)
+            lost.update(dict.fromkeys(silent, record.now))
             match record.event:
                 case e.Opened():
                     lost.clear()

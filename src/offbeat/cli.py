@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat import __version__
+from offbeat.commands.doctor import doctor
+from offbeat.commands.explain import explain
 from offbeat.commands.market import app as market
 from offbeat.commands.models import models
 from offbeat.commands.plan import plan
@@ -216,6 +218,8 @@ def compare(
     console.print(f"page: {done.page}", highlight=False)
 
 
+app.command()(explain)
+app.command()(doctor)
 app.command()(simulate)
 app.command()(plan)
 app.command()(study)

@@ -168,6 +168,24 @@ class Trained(_Event, frozen=True):
     ended: float
 
 
+class Learning(_Event, frozen=True):
+    """The learner made `passes` passes over parts of the batch of `iteration`. Said only where a step takes long."""
+
+    iteration: int
+    passes: int
+
+
+class Rebuilt(_Event, frozen=True):
+    """The files of `version` were damaged; a learner of the version before made it anew from the same batch.
+
+    `digest` is that of its weights now: the announced one where the learner's arithmetic repeats itself bit for bit.
+    """
+
+    version: int
+    digest: str
+    reason: str
+
+
 class Marked(_Event, frozen=True):
     """`done` of the `marks` that an evaluation under way needs have been given. Said now and then, not for each."""
 
@@ -219,8 +237,8 @@ class WorldFailed(_Event, frozen=True):
 
 Event: TypeAlias = (
     Opened | LaneReady | LaneLost | VersionLoaded | Progress | Departed | Finished | GenerationFailed | PromptRejected
-    | Scored | ScoreFailed | LearnerReady | LearnerLost | Trained | Marked | Evaluated | EvaluationFailed
-    | Tick | Suspended | StopRequested | WorldFailed
+    | Scored | ScoreFailed | LearnerReady | LearnerLost | Learning | Trained | Rebuilt | Marked | Evaluated
+    | EvaluationFailed | Tick | Suspended | StopRequested | WorldFailed
 )  # fmt: skip
 
 # -- commands --------------------------------------------------------------------------------------------------

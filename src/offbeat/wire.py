@@ -19,6 +19,7 @@ from offbeat.live.episode_world import EpisodeWorld
 from offbeat.live.export import MODEL, export_model, has_model
 from offbeat.live.preparation import create
 from offbeat.live.prompts import PromptBook
+from offbeat.live.rebuild import rebuild_newest
 from offbeat.live.world import LiveWorld
 from offbeat.loop import Observer, run
 from offbeat.models.prompts import check_exam
@@ -38,6 +39,7 @@ def go_on(
 ) -> Stop:
     """Take a run up where its log ends and go on until it stops; a finished run gives its Stop again.
 
+    Where the newest version's files are damaged, it is made anew first, from the version before it.
     A run that finishes leaves its policy as a Hugging Face directory in DIR/model; one that could not gets it now.
     Raises OffbeatError for what no restart mends; the run directory can be resumed afterwards.
     """
@@ -50,6 +52,8 @@ def go_on(
         pythons = interpreters(settings.rollout)
         backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, (opened.lock,), pythons)
         closing.callback(backend.close)
+        if opened.damage:
+            rebuild_newest(directory, opened, backend, say)
         if stop is None or stop.outcome != "finished":
             stop = _train(directory, opened, backend, make_observers(opened))
         elif has_model(directory):

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from offbeat.comparison.contestants import Contestant, Order
-from offbeat.comparison.runs import LOG_NAME, hold, make_run
+from offbeat.comparison.runs import LOG_NAME, make_run
 from offbeat.errors import RunDirectoryError
 from offbeat.live.runlog import RunLog
+from offbeat.locks import hold
 
 COMPARISON = """
 import sys

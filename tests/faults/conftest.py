@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 
 import offbeat
@@ -86,6 +85,17 @@ class Trial:
             self.command("verify", str(self.directory), "--json", "--recompute", str(recompute)),
             capture_output=True,
             text=True,
+            env=os.environ | {"PYTHONPATH": self.python_path},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def explain(self) -> dict:
+        done = subprocess.run(
+            self.command("explain", str(self.directory), "--json"),
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": self.python_path},
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
@@ -107,14 +117,6 @@ class Trial:
 
     def wait_for_version(self, version: int, process: subprocess.Popen[str]) -> None:
         self.wait_for(lambda: self.version() >= version, process)
-
-
-def worker(process: subprocess.Popen[str], kind: str) -> psutil.Process:
-    """The worker process of a kind ("rollout", "learner", "scorer") of a running `offbeat train`."""
-    for child in psutil.Process(process.pid).children():
-        if any(f"{kind}_process" in part for part in child.cmdline()):
-            return child
-    raise AssertionError(f"no {kind} process")
 
 
 def finish(process: subprocess.Popen[str], seconds: float = 150.0) -> dict:

@@ -46,6 +46,8 @@ def test_poison_prompts_are_quarantined_with_their_reason(trial: Trial, tmp_path
     reasons = " | ".join(found["quarantine_reasons"])
     for sign in ("boom", "ran out of time", "nan", "fit into"):
         assert sign in reasons, reasons
+    [poison] = [finding for finding in trial.explain()["findings"] if finding["name"] == "poison-prompt"]
+    assert "prompts were quarantined" in poison["sentence"]
 
 
 def test_all_prompts_failing_ends_the_run_with_a_reason(trial: Trial, tmp_path: Path) -> None:
@@ -55,6 +57,8 @@ def test_all_prompts_failing_ends_the_run_with_a_reason(trial: Trial, tmp_path: 
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "boom" in err
+    [failed] = [finding for finding in trial.explain()["findings"] if finding["name"] == "failed"]
+    assert "boom" in failed["sentence"]
 
 
 def test_equal_rewards_everywhere_train_on_without_harm(trial: Trial) -> None:
@@ -96,6 +100,8 @@ def test_learning_that_blows_up_stops_with_a_clear_message(trial: Trial, tmp_pat
     assert "the last 3 updates had a loss or gradient that is not finite" in complaints[0]
     assert json.loads(out)["iterations"] == trial.version() == 3
     assert trial.verify()["outcome"] == "failed"
+    told = {finding["name"]: finding["severity"] for finding in trial.explain()["findings"]}
+    assert (told["failed"], told["not-finite"]) == ("error", "warning")
     with sqlite3.connect(trial.directory / "run.sqlite") as db:
         rows = db.execute("SELECT body FROM events WHERE kind = 'Trained' ORDER BY seq").fetchall()
         [(digest,)] = db.execute("SELECT value FROM meta WHERE key = 'digest_0'")

@@ -1,62 +1,64 @@
-"""A run whose files were damaged while it slept is refused at once, in one line that says what and what to do."""
+"""A run whose newest version was damaged while it slept falls back to the one before; other damage is refused in one
+line that says what and what to do (each kind of it: tests/live/test_rundir.py)."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+import sqlite3
 from pathlib import Path
 
-from .conftest import Trial, kill, noise
+import msgspec
+import pytest
+
+from offbeat.events import Event, Rebuilt, Trained
+
+from .conftest import Trial, finish, kill, noise
 
 
-def spoil(file: Path, start: int, length: int) -> None:
+def spoil(file: Path) -> None:
     """Overwrite some bytes with noise; the size stays."""
     content = bytearray(file.read_bytes())
-    content[start : start + length] = random.Random(0).randbytes(length)
+    content[-4000:-3900] = random.Random(0).randbytes(100)
     file.write_bytes(content)
 
 
-def newest(run: Path) -> Path:
-    return max(path for path in (run / "versions").iterdir() if path.name.isdigit())
+def versions(run: Path) -> list[Path]:
+    return sorted(path for path in (run / "versions").iterdir() if path.name.isdigit())
 
 
-def spoil_log(run: Path) -> None:
-    for beside in ("run.sqlite-wal", "run.sqlite-shm"):
-        (run / beside).unlink(missing_ok=True)
-    spoil(run / "run.sqlite", (run / "run.sqlite").stat().st_size // 2, 8192)
+def events(trial: Trial, *kinds: str) -> list[Event]:
+    marks = ",".join("?" * len(kinds))
+    with sqlite3.connect(trial.directory / "run.sqlite") as db:
+        rows = db.execute(f"SELECT body FROM events WHERE kind IN ({marks}) ORDER BY seq", kinds).fetchall()
+    return [msgspec.json.decode(body, type=Event) for (body,) in rows]
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "policy": (lambda run: shutil.rmtree(run / "policy"), "policy/config.json is missing"),
-    "weights": (lambda run: spoil(newest(run) / "model.safetensors", 4000, 100), "the file is"),
-    "optimizer": (
-        lambda run: spoil(newest(run) / "optimizer.safetensors", 40_000, 64),
-        "optimizer.safetensors is damaged",
-    ),
-    "manifest": (lambda run: (newest(run) / "manifest.json").unlink(), "no usable manifest"),
-    "log": (spoil_log, "run.sqlite cannot be read"),
-    "empty log": (lambda run: (run / "run.sqlite").write_bytes(b""), "run.sqlite cannot be read"),
-}
-
-
-def test_damage_is_found_before_training_goes_on(trial: Trial, tmp_path: Path) -> None:
-    process = trial.begin(*noise(trial), "learner.iterations=400")
-    trial.wait_for_version(12, process)
+def test_a_damaged_newest_version_is_made_anew_from_the_one_before_it(trial: Trial, tmp_path: Path) -> None:
+    process = trial.begin(*noise(trial), "learner.iterations=40")
+    trial.wait_for_version(6, process)
     kill(process)
-    whole = trial.directory
-    for name, (damage, words) in DAMAGES.items():
-        copy = tmp_path / name.replace(" ", "-")
-        shutil.copytree(whole, copy)
-        damage(copy)
-        before = sorted(path.name for path in (copy / "versions").iterdir())
-        trial.directory = copy
-        refused = trial.resume()
-        _, err = refused.communicate(timeout=60)
-        lines = err.strip().splitlines()
-        assert refused.returncode == 2, (name, err)
-        assert len(lines) == 1, (name, err)
-        assert words in lines[0], (name, err)
-        assert "from a copy" in lines[0], (name, err)
-        assert sorted(path.name for path in (copy / "versions").iterdir()) == before, name
-    trial.directory = whole
+    *_, before, newest = versions(trial.directory)
+    committed = trial.version()
+    unlogged = int(newest.name) > committed
+    before, newest = (versions(trial.directory)[-3], before) if unlogged else (before, newest)
+    hopeless = tmp_path / "hopeless"
+    spoil(newest / "model.safetensors")
+    shutil.copytree(trial.directory, hopeless)
+    spoil(hopeless / "versions" / before.name / "optimizer.safetensors")
+
+    result = finish(trial.resume())
+    assert (result["iterations"], result["lost"], result["consumed_twice"]) == (40, 0, 0)
+    [rebuilt] = events(trial, "Rebuilt")
+    assert isinstance(rebuilt, Rebuilt)
+    announced = {event.version: event.digest for event in events(trial, "Trained") if isinstance(event, Trained)}
+    assert (rebuilt.version, rebuilt.digest) == (committed, announced[committed]), "not what it was, bit for bit"
+    found = trial.verify(60)
+    assert found["max_logprob_error"] < 1e-4
+
+    trial.directory = hopeless
+    refused = trial.resume()
+    _, err = refused.communicate(timeout=60)
+    assert (refused.returncode, len(err.strip().splitlines())) == (2, 1), err
+    for words in (f"version {committed}", "before it is no better", "from a copy"):
+        assert words in err

@@ -221,3 +221,33 @@ def test_marks_of_no_evaluation_under_way_are_no_progress() -> None:
     for now in range(4, 300, 4):
         s.handle(e.Marked(0, 1, 16), float(now))
     assert s.progress_at == 3.0
+
+
+# -- long steps ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("iteration", [0, 7, None])
+def test_passes_of_the_step_under_way_are_progress(iteration: int | None) -> None:
+    """A step of 400 s where a run may stand still for 180: the learner says that it goes on, and of which iteration."""
+    s = Scheduler(
+        plan(
+            iterations=1, group_size=1, batch_size=1, bound=0, lease_seconds=60.0, stall_seconds=180.0, evaluate_every=0
+        )
+    )
+    story = [
+        e.Opened(0), e.LaneReady(0, 4), e.LearnerReady(0), e.VersionLoaded(0, 0), e.Evaluated(0, 8, 0.5, 0.5),
+        e.Finished(0, 0, 0, 0, 0, 5, "stop", 0.0, 1.0), e.Scored(0, 0, 1.0),
+    ]  # fmt: skip
+    done = [command for event in story for command in s.handle(event, 1.0)]
+    assert any(isinstance(command, e.Train) for command in done)
+    for now in range(5, 400, 5):
+        s.handle(e.Progress(0, (), (), 0, 5), float(now))
+        if iteration is not None:
+            s.handle(e.Learning(iteration, now), float(now))
+    if iteration == 0:
+        assert s.stopped is None
+        s.handle(e.Trained(1, "", EMPTY_REPORT, 1.0, 400.0), 400.0)
+        assert s.window.newest == 1
+    else:
+        assert s.stopped is not None
+        assert "the learner does not answer for iteration 0" in s.stopped.reason

@@ -21,6 +21,7 @@ RANK = {
     "records": 0,
     "errors": 0,
     "compiled": 0,
+    "locks": 0.5,
     "configs": 1,
     "events": 1,
     "ports": 2,
@@ -49,9 +50,9 @@ RANK = {
 }
 ONLY = {
     "align": set(),
-    "market": {"eventtime", "align", "errors", "configs"},
+    "market": {"eventtime", "align", "errors", "configs", "locks"},
     "report": {"records", "events", "errors", "settings", "ports", "learner"},
-    "comparison": {"errors", "events", "settings", "settings_sections", "report"},
+    "comparison": {"errors", "events", "locks", "settings", "settings_sections", "report"},
     "studies": {
         "eventtime",
         "records",
@@ -67,7 +68,8 @@ ONLY = {
         "report",
     },
     "planning": {"eventtime", "errors", "records", "events", "settings", "theory", "report"},
-    "testing": {"records", "ports", "errors", "events"},
+    "diagnosis": {"errors", "events", "locks", "records", "settings", "theory", "report", "backends"},
+    "testing": {"records", "ports", "errors", "events", "report"},
 }
 PURE = ("flow", "theory", "eventtime")
 IMPURE = {"torch", "time", "asyncio", "random", "threading", "socket", "os", "pathlib", "sqlite3", "io", "numpy"}

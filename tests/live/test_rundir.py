@@ -33,6 +33,11 @@ def lock_is_a_directory(run: Path) -> None:
     (run / "lock").mkdir()
 
 
+def optimizers_are_gone(run: Path) -> None:
+    for file in run.glob("versions/*/optimizer.safetensors"):
+        file.unlink()
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "log is gone": (lambda run: (run / "run.sqlite").unlink(), "holds no run.sqlite"),
     "lock": (lock_is_a_directory, "lock cannot be opened"),
@@ -43,7 +48,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "other commands": (change("UPDATE events SET commands = '[]'"), "leads to other commands"),
     "schema": (change("UPDATE meta SET value = '0' WHERE key = 'schema'"), "schema 0"),
     "versions": (lambda run: shutil.rmtree(run / "versions"), "no usable manifest"),
-    "optimizer": (lambda run: max(run.glob("versions/*/optimizer.safetensors")).unlink(), "cannot be read"),
+    "newest and the one before": (optimizers_are_gone, "version 1 before it is no better"),
     "policy": (lambda run: shutil.rmtree(run / "policy"), "policy/config.json is missing"),
 }
 
@@ -68,6 +73,32 @@ def test_a_refusal_is_one_line_and_holds_neither_lock_nor_log(tmp_path: Path, po
         opened.log.close()
         os.close(opened.lock)
         assert held(whole) == []
+
+
+DAMAGES_OF_ONE: dict[str, Callable[[Path], object]] = {
+    "weights": lambda run: spoil(run / "model.safetensors"),
+    "optimizer": lambda run: spoil(run / "optimizer.safetensors"),
+    "half written": lambda run: os.truncate(run / "model.safetensors", 100),
+    "manifest": lambda run: (run / "manifest.json").unlink(),
+    "all of it": shutil.rmtree,
+}
+
+
+def spoil(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-8:] = b"nonsense"
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", DAMAGES_OF_ONE)
+def test_damage_of_the_newest_version_alone_is_told_and_not_refused(tmp_path: Path, policy: Path, damage: str) -> None:
+    """Training can go on from the version before it; nothing is touched yet."""
+    run = interrupted_run(tmp_path / "run", policy)
+    DAMAGES_OF_ONE[damage](run / "versions" / "000002")
+    opened = rundir.take_up(run, print)
+    assert "version 2:" in opened.damage or "000002" in opened.damage
+    opened.log.close()
+    os.close(opened.lock)
 
 
 def test_a_finished_run_needs_nothing_but_its_log_and_its_model(tmp_path: Path, policy: Path) -> None:

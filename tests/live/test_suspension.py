@@ -18,6 +18,7 @@ from offbeat.records import Batch, Group, Prompt
 from offbeat.settings import Settings
 
 ROLLOUT = Name("rollout")
+LEARNER = Name("learner")
 
 
 class Clock:
@@ -138,3 +139,26 @@ def test_prompts_are_forgotten_by_their_own_ids(world: LiveWorld) -> None:
     world.log.batch = lambda *command: Batch(3, groups)  # type: ignore[method-assign]
     world.perform(e.Train(3, (40, 41), ((0,), (0,))))
     assert world.prompts.forgotten == [29]  # type: ignore[attr-defined]
+
+
+def test_a_learner_that_goes_on_with_a_long_step_says_so(world: LiveWorld) -> None:
+    world.next_event()
+    world.backend.said = [(LEARNER, m.StepGoesOn(3, 40))]  # type: ignore[attr-defined]
+    assert world.next_event() == e.Learning(3, 40)
+
+
+def test_a_freeze_that_hit_the_scorer_too_costs_no_reward(world: LiveWorld, clock: Clock) -> None:
+    """Nobody could answer while everybody stood still: the call under way has its time again."""
+    world.next_event()
+    world.scoring.start()
+    world.scoring.up(world._clock())
+    world.scoring.ask(("trajectory", 1, 0), Prompt(0, "d", "q", "a"), "x")
+    world.scoring.go_on(world._clock())
+    assert world.scoring.deadline is not None
+    clock.stands = 600.0
+    assert isinstance(world.next_event(), e.Suspended)
+    assert world.next_event() == e.Tick()
+    left = world.scoring.deadline - world._clock()
+    assert 0 < left <= world.settings.task.reward_seconds
+    failed = [world.next_event() for _ in range(int(left) + 3)]
+    assert e.ScoreFailed(1, 0, f"ran out of time ({world.settings.task.reward_seconds:g} s)") in failed

@@ -11,10 +11,38 @@ from pathlib import Path
 
 import msgspec
 
-from offbeat.backends.messages import Exported, ExportTo, LearnerHello, LearnerUp, StepDone, ToLearner, TrainOn
+from offbeat.backends.messages import (
+    Exported,
+    ExportTo,
+    LearnerHello,
+    LearnerUp,
+    StepDone,
+    StepGoesOn,
+    ToLearner,
+    TrainOn,
+)
 from offbeat.backends.weights import Canary, publish, read_manifest, version_directory, weights_file
 from offbeat.backends.worker import Link, set_threads, work
 from offbeat.settings import settings_from
+
+BEAT_SECONDS = 5.0
+
+
+class Passes:
+    """Counts the passes of a step and says so now and then: a step may take longer than a run may stand still."""
+
+    def __init__(self, link: Link, iteration: int) -> None:
+        self._link = link
+        self._iteration = iteration
+        self._made = 0
+        self._said_at = time.monotonic()
+
+    def made_one(self) -> None:
+        self._made += 1
+        now = time.monotonic()
+        if now - self._said_at >= BEAT_SECONDS:
+            self._said_at = now
+            self._link.send(StepGoesOn(self._iteration, self._made))
 
 
 def main(link: Link) -> None:
@@ -47,6 +75,7 @@ def main(link: Link) -> None:
         match message:
             case TrainOn():
                 started = time.monotonic()
+                learner.after_pass = Passes(link, learner.version).made_one
                 report = learner.step(message.batch)
                 stepped = time.monotonic()
                 manifest = publish(run_directory, learner.version, learner.publish, canary)

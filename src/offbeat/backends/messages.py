@@ -216,6 +216,13 @@ class LearnerUp(_Message, frozen=True):
     version: int
 
 
+class StepGoesOn(_Message, frozen=True):
+    """A step under way has made so many passes over micro-batches. Sent now and then, not for each."""
+
+    iteration: int
+    passes: int
+
+
 class StepDone(_Message, frozen=True):
     version: int
     digest: str
@@ -292,7 +299,7 @@ FromRollout: TypeAlias = (
     | WorkerFailed
 )  # fmt: skip
 ToLearner: TypeAlias = LearnerHello | TrainOn | ExportTo
-FromLearner: TypeAlias = LearnerUp | StepDone | Exported | WorkerFailed
+FromLearner: TypeAlias = LearnerUp | StepGoesOn | StepDone | Exported | WorkerFailed
 ToScorer: TypeAlias = ScorerHello | ScoreThis
 FromScorer: TypeAlias = ScorerUp | ScoreIs | ScoreRaised | WorkerFailed
 ToPreparer: TypeAlias = PrepareHello

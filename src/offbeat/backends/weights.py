@@ -90,6 +90,15 @@ def check_version(run_directory: Path, version: int, digest: str) -> None:
             raise WeightsError(f"{file} is damaged: its SHA-256 is not the published one")
 
 
+def version_damage(run_directory: Path, version: int, digest: str) -> str:
+    """Why training cannot go on from a version, in words; empty where it can: weights, and an optimizer state."""
+    try:
+        check_version(run_directory, version, digest)
+    except WeightsError as error:
+        return str(error)
+    return ""
+
+
 def check_canary(
     manifest: Manifest,
     score: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[float]],

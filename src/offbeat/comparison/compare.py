@@ -13,8 +13,9 @@ from offbeat.comparison.contestants import Contestant, Order
 from offbeat.comparison.measures import Measures, measure
 from offbeat.comparison.page import html
 from offbeat.comparison.result import Entry, entries, to_json
-from offbeat.comparison.runs import LOG_NAME, check_same_start, hold, make_run
+from offbeat.comparison.runs import LOG_NAME, check_same_start, make_run
 from offbeat.errors import RunDirectoryError, SettingsError
+from offbeat.locks import hold
 from offbeat.report.page import write_page
 from offbeat.report.read import Run
 

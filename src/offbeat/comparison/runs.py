@@ -9,7 +9,6 @@ would count start-up and repeated work as speed). Knows processes and directorie
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import shutil
 import signal
@@ -20,23 +19,11 @@ from pathlib import Path
 
 from offbeat.comparison.contestants import Contestant
 from offbeat.errors import RunDirectoryError, RunFailed
+from offbeat.locks import hold
 from offbeat.report.read import Run, read_run
 from offbeat.report.story import tell
 
 LOG_NAME = "comparison.log"
-
-
-def hold(file: Path, what: str) -> int:
-    """Lock a file, made if need be, for this process and those that inherit the descriptor, which is returned.
-
-    Raises RunDirectoryError saying that `what` is in use where another process holds it."""
-    held = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        raise RunDirectoryError(f"{what} is in use by another process; wait until it has ended, or end it") from None
-    return held
 
 
 def _end_with_parent() -> None:

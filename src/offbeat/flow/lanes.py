@@ -40,6 +40,7 @@ class Lane:
         "loaded",
         "loading",
         "losses",
+        "owed",
         "owes_since",
         "parked",
         "paused",
@@ -83,6 +84,7 @@ class Lane:
         self.progress_at = now
         self.heard_at = now
         self.owes_since: float | None = None
+        self.owed: dict[int, float] = {}
         self.decoded = 0
         self.paused = False
 
@@ -183,6 +185,11 @@ class Lane:
         if self.owes_since is None:
             self.owes_since = now
         return now - max(self.heard_at, self.owes_since)
+
+    def loads_for(self, now: float) -> float:
+        """Seconds for which it has owed the version it loads longest, whatever else it says meanwhile."""
+        self.owed = {version: self.owed.get(version, now) for version in self.loading}
+        return now - min(self.owed.values(), default=now)
 
     @property
     def newest(self) -> int | None:

@@ -206,13 +206,17 @@ def trained(s: Scheduler, event: e.Trained) -> list[e.Command]:
     s.learner_losses = 0
     s.progressed()
     if event.report.consecutive_skips >= s.plan.max_consecutive_skips:
-        s.stop(
-            "failed",
-            f"the last {event.report.consecutive_skips} updates had a loss or gradient that is not finite;"
-            " lower learner.learning_rate",
-        )
+        words = f"the last {event.report.consecutive_skips} updates had a loss or gradient that is not finite"
+        s.stop("failed", f"{words}; lower learner.learning_rate")
     if s.plan.evaluate_every and event.version % s.plan.evaluate_every == 0:
         s.ask_for_evaluation(event.version)
+    return []
+
+
+def learning(s: Scheduler, event: e.Learning) -> list[e.Command]:
+    s.stir_nobody()
+    if s.window.training and event.iteration == s.window.newest:
+        s.progressed()
     return []
 
 
@@ -243,7 +247,8 @@ def _evaluation_over(s: Scheduler, version: int) -> None:
         s.lanes[where].examined(version)
 
 
-def tick(s: Scheduler, event: e.Tick) -> list[e.Command]:
+def nothing(s: Scheduler, event: e.Tick | e.Rebuilt) -> list[e.Command]:
+    """Time passed; or a version was made anew from the batch that made it: consumed once, and in the weights once."""
     s.stir_nobody()
     return []
 
@@ -254,13 +259,8 @@ def suspended(s: Scheduler, event: e.Suspended) -> list[e.Command]:
     return []
 
 
-def stop_requested(s: Scheduler, event: e.StopRequested) -> list[e.Command]:
-    s.stop("interrupted", event.reason)
-    return []
-
-
-def world_failed(s: Scheduler, event: e.WorldFailed) -> list[e.Command]:
-    s.stop("failed", event.reason)
+def ended(s: Scheduler, event: e.StopRequested | e.WorldFailed) -> list[e.Command]:
+    s.stop("interrupted" if isinstance(event, e.StopRequested) else "failed", event.reason)
     return []
 
 
@@ -278,14 +278,16 @@ REACTIONS: dict[type, Callable[[Any, Any], list[e.Command]]] = {
     e.ScoreFailed: score_failed,
     e.LearnerReady: learner_ready,
     e.LearnerLost: learner_lost,
+    e.Learning: learning,
     e.Trained: trained,
+    e.Rebuilt: nothing,
     e.Marked: marked,
     e.Evaluated: evaluated,
     e.EvaluationFailed: evaluation_failed,
-    e.Tick: tick,
+    e.Tick: nothing,
     e.Suspended: suspended,
-    e.StopRequested: stop_requested,
-    e.WorldFailed: world_failed,
+    e.StopRequested: ended,
+    e.WorldFailed: ended,
 }
 
 

@@ -43,18 +43,21 @@ def excuse(s: Scheduler, seconds: float) -> None:
         lane.progress_at += seconds
         if lane.owes_since is not None:
             lane.owes_since += seconds
+        lane.owed = {version: since + seconds for version, since in lane.owed.items()}
         for member in lane.held.values():
             member.lease += seconds
 
 
 def _listen(s: Scheduler) -> list[Command]:
-    """Lanes that owe an answer and say nothing, looked for sixteen times a lease."""
+    """Lanes that owe an answer and say nothing, or load and load, looked for sixteen times a lease."""
     s.listened_at = s.now
     commands: list[Command] = []
     for lane in ready_lanes(s.lanes):
-        silence = lane.silent_for(s.now)
+        silence, loads = lane.silent_for(s.now), lane.loads_for(s.now)
         if silence >= s.plan.lease_seconds:
             commands += s.lose_lane(lane, f"lane {lane.lane} said nothing for {silence:.0f} s")
+        elif loads >= s.plan.stall_seconds:
+            commands += s.lose_lane(lane, f"lane {lane.lane} did not load version {min(lane.loading)} in {loads:.0f} s")
     return commands
 
 

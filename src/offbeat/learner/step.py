@@ -58,6 +58,8 @@ class PolicyLearner:
         attach: Attach | None = None,
     ) -> None:
         """`stored` gives the weights of earlier versions to measure drift against, after a resume."""
+        self.after_pass: Callable[[], None] = lambda: None
+        """Called after every pass over a micro-batch, of which a step makes many."""
         rollout = settings.rollout
         self.version = version
         self.policy = policy
@@ -183,6 +185,7 @@ class PolicyLearner:
             logprobs, _ = target_logprobs(self.policy, batch, self._sampling.temperature)
             for sample, row in zip(batch.samples, logprobs.tolist(), strict=True):
                 found.append(replace(sample, proximal_logprobs=tuple(row[: len(sample.response_ids)])))
+            self.after_pass()
         return found
 
     def _drifts_to_behaviour(self, samples: Sequence[Sequence[Sample]]) -> tuple[float | None, ...]:
@@ -230,9 +233,11 @@ class PolicyLearner:
         bounds = self._survey([*moving, *still]) if self._settings.objective.SURVEYS else ()
         for batch in moving:
             self._objective(batch, divisor, bounds, update).backward()  # type: ignore[no-untyped-call]
+            self.after_pass()
         with torch.no_grad():
             for batch in still:
                 self._objective(batch, divisor, bounds, update)
+                self.after_pass()
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         update.close(float(norm))
         if update.skipped:

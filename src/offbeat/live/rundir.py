@@ -8,29 +8,30 @@ recorded (the twin law), otherwise this offbeat is not the one that wrote the lo
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from offbeat import events as e
-from offbeat.backends.weights import check_version, read_manifest
+from offbeat.backends.weights import read_manifest, version_damage
 from offbeat.errors import RunDirectoryError, SettingsError, WeightsError
 from offbeat.flow.plan import plan_from
 from offbeat.flow.scheduler import Scheduler
 from offbeat.live.export import has_model
 from offbeat.live.runlog import RunLog
 from offbeat.live.versions import VersionShelf
+from offbeat.locks import hold
 from offbeat.settings import Settings, settings_from
 
 LOG_NAME = "run.sqlite"
 WORKERS_LOG = "workers.log"
 POLICY = "policy"
 LOCK_NAME = "lock"
+LOCK_SECONDS = 10.0
+"""What the workers of an earlier session, which inherit its lock, get to end."""
 
 
 class OpenRun(NamedTuple):
@@ -43,6 +44,8 @@ class OpenRun(NamedTuple):
     session: int
     start: float
     lock: int
+    damage: str = ""
+    """What is wrong with the files of the newest version, which can be made anew from the one before it."""
 
 
 def take_up(directory: Path, wait: Callable[[str], None]) -> OpenRun:
@@ -50,7 +53,8 @@ def take_up(directory: Path, wait: Callable[[str], None]) -> OpenRun:
     if not (directory / LOG_NAME).is_file():
         raise RunDirectoryError(f"run {directory}: holds no {LOG_NAME}; start one with --out {directory}")
     with ExitStack() as undo:
-        lock = _lock(directory, wait)
+        words = f"{directory} is in use; waiting up to {LOCK_SECONDS:.0f} s for its processes to end"
+        lock = hold(directory / LOCK_NAME, f"run {directory}", LOCK_SECONDS, lambda: wait(words))
         undo.callback(os.close, lock)
         log = RunLog.open(directory / LOG_NAME)
         undo.callback(log.close)
@@ -74,31 +78,38 @@ def _replay(directory: Path, log: RunLog, lock: int) -> OpenRun:
             )
         last = now
         session += isinstance(event, e.Opened)
-        if isinstance(event, e.Trained):
+        if isinstance(event, e.Trained | e.Rebuilt):
             digests[event.version] = event.digest
         retired += [command.version for command in commands if isinstance(command, e.Retire)]
     finished = scheduler.stopped is not None and scheduler.stopped.outcome == "finished"
+    damage = ""
     if not finished or not has_model(directory):
-        _check_files(directory, digests, scheduler, finished)
+        damage = _check_files(directory, digests, scheduler, finished)
     shelf = VersionShelf(directory, settings.run.keep_versions, digests, retired)
     shelf.discard_unlogged()
-    return OpenRun(settings, log, scheduler, shelf, session, last, lock)
+    return OpenRun(settings, log, scheduler, shelf, session, last, lock, damage)
 
 
-def _check_files(directory: Path, digests: dict[int, str], scheduler: Scheduler, finished: bool) -> None:
-    """Raise RunDirectoryError where files that training, or a finished run's export, needs to go on are missing or not
-    what was written."""
+def _check_files(directory: Path, digests: dict[int, str], scheduler: Scheduler, finished: bool) -> str:
+    """What is wrong with the newest version, where the one before it is whole and can replace it; empty for nothing.
+
+    Raises RunDirectoryError where other files that training, or a finished run's export, needs to go on are missing or
+    not what was written."""
     remedy = "put it back from a copy, or begin a new run"
     if not (directory / POLICY / "config.json").is_file():
         raise RunDirectoryError(f"run {directory}: {POLICY}/config.json is missing; {remedy}")
-    for version in sorted(scheduler.live_versions):
+    newest = scheduler.window.newest
+    for version in sorted(scheduler.live_versions - {newest}):
         try:
-            if version == scheduler.window.newest:
-                check_version(directory, version, digests[version])
-            elif not finished and scheduler.ledger.needs(version):
+            if not finished and scheduler.ledger.needs(version):
                 read_manifest(directory, version, digests[version])
         except WeightsError as error:
             raise RunDirectoryError(f"run {directory}: {error}; {remedy}") from None
+    damage = version_damage(directory, newest, digests[newest])
+    if damage and (newest == 0 or version_damage(directory, newest - 1, digests[newest - 1])):
+        none = "there is no version before it" if newest == 0 else f"version {newest - 1} before it is no better"
+        raise RunDirectoryError(f"run {directory}: {damage}; {none}; {remedy}")
+    return damage
 
 
 def _settings(directory: Path, log: RunLog) -> Settings:
@@ -109,23 +120,3 @@ def _settings(directory: Path, log: RunLog) -> Settings:
             f"run {directory}: its settings cannot be read ({error}); resume it with offbeat"
             f" {log.meta('offbeat_version')}, or put {LOG_NAME} back from a copy"
         ) from None
-
-
-def _lock(directory: Path, wait: Callable[[str], None]) -> int:
-    """An advisory lock that every worker inherits: it is free once the last process of an earlier run is gone."""
-    try:
-        handle = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"run {directory}: {LOCK_NAME} cannot be opened ({error.strerror}); make the directory writable"
-        ) from None
-    for patience in range(100):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
-            if patience == 0:
-                wait(f"{directory} is in use; waiting up to 10 s for its processes to end")
-            time.sleep(0.1)
-    os.close(handle)
-    raise RunDirectoryError(f"run {directory}: in use by another process; end that one first")

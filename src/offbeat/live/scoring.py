@@ -65,6 +65,11 @@ class Scoring:
         """When the call under way runs out of time."""
         return self._deadline
 
+    def excuse(self, seconds: float) -> None:
+        """The last `seconds` count against no call."""
+        if self._deadline is not None:
+            self._deadline += seconds
+
     def up(self, now: float) -> None:
         self._up = True
         self._failed_starts = 0

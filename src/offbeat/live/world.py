@@ -56,6 +56,7 @@ class LiveWorld:
         self._now = start
         self._pending: deque[e.Event] = deque([e.Opened(session)])
         self._stop_reason = ""
+        self._listened_at = start
         hello = m.ScorerHello(self._dump)
         self.scoring = Scoring(backend, hello, settings.task.reward_seconds, settings.run.max_attempts)
         self.held_out = HeldOutDesk(prompts, self.scoring)
@@ -115,6 +116,10 @@ class LiveWorld:
         limit = self.scoring.deadline
         heard = self.backend.poll((until if limit is None else min(until, limit)) - self._clock())
         now = self._clock()
+        stood = now - self._listened_at - 2 * TICK_SECONDS
+        if stood > 0:  # nobody was listened to, and whom a freeze hit as well could not answer
+            self.scoring.excuse(stood)
+        self._listened_at = now
         for name, message in heard:
             if name.kind == "rollout":
                 self._from_rollout(name, message)
@@ -167,6 +172,8 @@ class LiveWorld:
         match message:
             case m.LearnerUp():
                 self._pending.append(e.LearnerReady(message.version))
+            case m.StepGoesOn():
+                self._pending.append(e.Learning(message.iteration, message.passes))
             case m.StepDone():
                 self.shelf.digests[message.version] = message.digest
                 self._pending.append(

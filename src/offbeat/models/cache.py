@@ -8,8 +8,8 @@ Knows neither models nor tasks.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from offbeat.errors import SettingsError
+from offbeat.locks import FOR_EVER, hold
 
 DIGESTS = "digests.sha256"
 
@@ -25,7 +26,7 @@ def cached(root: Path, key: str, make: Callable[[Path], None], waiting: Callable
     """The directory `root / key`, made by `make(empty_directory)` where it is absent or damaged.
 
     `waiting` is called when another process is making it. What `make` raises passes through and leaves no entry.
-    Raises SettingsError where `root` cannot be written.
+    Raises SettingsError where `root` cannot be written, RunDirectoryError where it cannot be locked.
     """
     entry = root / key
     try:
@@ -82,10 +83,8 @@ def _sha256(file: Path) -> str:
 
 @contextmanager
 def _locked(file: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    with file.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(stream, fcntl.LOCK_EX)
+    held = hold(file, f"cache directory {file.parent}", FOR_EVER, waiting)
+    try:
         yield
+    finally:
+        os.close(held)

@@ -64,7 +64,7 @@ def _logged(batch: Consumption, versions: Mapping[int, int]) -> PilotStep | None
 
 def _from_weights(run: Run, story: Story, logged: int, said: Callable[[int, int], None]) -> list[PilotStep]:
     kept = kept_weights(run)
-    announced = {0: run.meta.get("digest_0", "")} | {t.version: t.digest for _, _, t in story.publishes}
+    announced = {0: run.meta.get("digest_0", "")} | story.digests
     whole = [batch for batch in story.consumptions if _versions_of(story, batch).keys() <= kept.keys()]
     whole = [batch for batch in whole if {batch.iteration, batch.iteration + 1} <= kept.keys()]
     if len(whole) < FEWEST_STEPS:

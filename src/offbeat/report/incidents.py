@@ -35,6 +35,8 @@ def _happened(event: e.Event) -> tuple[str, str] | None:
             return "stood still", f"the main process, for {event.seconds:.0f} s; nobody is blamed for that time"
         case e.LearnerLost():
             return "learner lost", event.reason
+        case e.Rebuilt():
+            return "rebuilt", f"version {event.version} from the one before it: {event.reason}"
         case e.GenerationFailed():
             return "generation failed", f"trajectory {event.trajectory_id}, attempt {event.attempt}: {event.reason}"
         case e.ScoreFailed():

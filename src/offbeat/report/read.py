@@ -100,18 +100,34 @@ def read_run(directory: Path) -> Run:
     """Read a run directory. Raises RunDirectoryError, in one line, if it is not one that can be read."""
     with _snapshot(directory) as connection:
         meta = _meta(directory, connection)
-        try:
-            settings = settings_from(json.loads(meta["settings"]))
-        except (KeyError, ValueError, SettingsError) as error:
-            raise RunDirectoryError(f"{directory}: its settings cannot be read ({error}); {_advice(meta)}") from None
         return Run(
             directory=directory,
             meta=MappingProxyType(meta),
-            settings=settings,
+            settings=_settings(directory, meta),
             records=tuple(_records(directory, connection)),
             prompts=MappingProxyType(dict(_prompts(directory, connection))),
             payloads=MappingProxyType(dict(_payloads(directory, connection))),
         )
+
+
+def read_log(directory: Path) -> tuple[Run, str]:
+    """Settings and events, without prompts and payloads, as far as they can be read, and why no further.
+
+    The reason is empty where the whole file is sound. Raises RunDirectoryError where not even settings can be read.
+    """
+    records: list[Record] = []
+    damage = ""
+    with _snapshot(directory) as connection:
+        meta = _meta(directory, connection)
+        settings = _settings(directory, meta)
+        try:
+            for record in _records(directory, connection):
+                records.append(record)
+            [(found,)] = connection.execute("PRAGMA quick_check(1)")
+            damage = "" if found == "ok" else found.splitlines()[-1]
+        except (RunDirectoryError, sqlite3.DatabaseError) as error:
+            damage = str(error)
+    return Run(directory, MappingProxyType(meta), settings, tuple(records), {}, {}), damage
 
 
 def read_trajectories(run: Run, keys: Iterable[tuple[int, int]]) -> Iterator[Trajectory]:
@@ -208,6 +224,13 @@ def _meta(directory: Path, connection: sqlite3.Connection) -> dict[str, str]:
             f"{directory}: has schema {meta.get('schema', 'none')}, this offbeat reads schema {SCHEMA}; {_advice(meta)}"
         )
     return meta
+
+
+def _settings(directory: Path, meta: Mapping[str, str]) -> Settings:
+    try:
+        return settings_from(json.loads(meta["settings"]))
+    except (KeyError, ValueError, SettingsError) as error:
+        raise RunDirectoryError(f"{directory}: its settings cannot be read ({error}); {_advice(meta)}") from None
 
 
 def _advice(meta: Mapping[str, str]) -> str:

@@ -49,7 +49,7 @@ def recompute(
     from offbeat.learner.rescore import Rescorer
 
     story = tell(run)
-    announced = {0: run.meta.get("digest_0", "")} | {t.version: t.digest for _, _, t in story.publishes}
+    announced = {0: run.meta.get("digest_0", "")} | story.digests
     drawn = _draw(run, story, count, seed)
     by_version: dict[int, list[Key]] = defaultdict(list)
     for versions, key in drawn:

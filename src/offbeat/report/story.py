@@ -85,6 +85,7 @@ class Story:
     scores: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     trains_of: dict[int, list[tuple[int, e.Train]]] = field(default_factory=lambda: defaultdict(list))
     publishes: list[tuple[int, float, e.Trained]] = field(default_factory=list)
+    rebuilt: list[tuple[int, e.Rebuilt]] = field(default_factory=list)
     consumptions: list[Consumption] = field(default_factory=list)
     unexplained: list[tuple[int, e.Trained]] = field(default_factory=list)
     quarantines: list[tuple[int, float, e.Quarantine]] = field(default_factory=list)
@@ -127,6 +128,12 @@ class Story:
         """The oldest version in a trajectory: that of its first token once it is accepted, else the one asked for."""
         heard = self.accepted.get(trajectory_id)
         return heard.event.version if heard and heard.event.attempt == asked.attempt else asked.version
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """SHA-256 of the weights of each version from 1 on, as the log announced it last."""
+        published = {trained.version: trained.digest for _, _, trained in self.publishes}
+        return published | {rebuilt.version: rebuilt.digest for _, rebuilt in self.rebuilt}
 
     @property
     def consumed(self) -> list[tuple[Consumption, Dispatch]]:
@@ -196,6 +203,8 @@ class Story:
                     self.scores[event.trajectory_id].append((seq, event.reward))
             case e.Trained():
                 self._trained(seq, now, event)
+            case e.Rebuilt():
+                self.rebuilt.append((seq, event))
             case e.Evaluated():
                 self.evaluations.append((now, event))
             case _:

@@ -9,7 +9,6 @@ when told to, and at once when their parent is gone. One process at a time may t
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -20,7 +19,8 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from offbeat.errors import OffbeatError, RunDirectoryError, RunFailed
+from offbeat.errors import OffbeatError, RunFailed
+from offbeat.locks import hold
 from offbeat.market.learners.runfile import read_head
 from offbeat.market.learners.settings import study_from
 
@@ -33,12 +33,11 @@ PAUSE = 0.2
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """The right to train in `directory`. Raises RunDirectoryError where another process has it."""
-    with (directory / "lock").open("w") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunDirectoryError(f"{directory}: in use by another process; wait for it or end it") from None
+    held = hold(directory / "lock", str(directory))
+    try:
         yield
+    finally:
+        os.close(held)
 
 
 def train(directory: Path, said: Said, cores: int | None = None) -> None:

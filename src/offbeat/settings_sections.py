@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from offbeat.objectives import Aggregation, Grpo, ObjectiveSettings
 from offbeat.task_settings import MOST, Positive, Seconds, Section
@@ -167,9 +167,35 @@ class LearnerSettings(Section):
         return self.objective.NORMALISES and self.baseline == "group-mean"
 
 
+class RaySettings(Section):
+    """The cluster of a run whose `run.backend` is "ray": docs/cluster.md."""
+
+    address: str = ""
+    """`auto` or HOST:PORT of a cluster that this machine is a node of. Without a value Ray is started here."""
+    lane_cpus: float = Field(1.0, gt=0)
+    """What a rollout process reserves; lane_gpus, learner_cpus and learner_gpus alike."""
+    lane_gpus: float = Field(0.0, ge=0)
+    learner_cpus: float = Field(1.0, gt=0)
+    learner_gpus: float = Field(0.0, ge=0)
+    shared_directory: bool = False
+    """Does every node see the run directory? Then the learner may run on any; otherwise it stays beside the driver."""
+
+    @field_validator("address")
+    @classmethod
+    def _no_client(cls, address: str) -> str:
+        if address.startswith("ray://"):
+            raise ValueError(
+                f"ray.address = {address!r}: a run does not go through Ray Client; start it on a node of the cluster,"
+                " or by `ray job submit`, with address auto"
+            )
+        return address
+
+
 class RunSettings(Section):
     """The run itself: seed, limits, leases, what is kept."""
 
+    backend: Literal["local", "ray"] = "local"
+    """Where lanes and learner run: processes of this machine, or actors of a Ray cluster."""
     seed: Count = 0
     threads: Positive = 1
     evaluate_every: Count = 100

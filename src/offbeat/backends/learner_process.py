@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.backends.messages import Exported, ExportTo, LearnerHello, LearnerUp, StepDone, ToLearner, TrainOn
+from offbeat.backends.sole_writer import sole_writer
 from offbeat.backends.weights import Canary, publish, read_manifest, version_directory, weights_file
 from offbeat.backends.worker import Link, set_threads, work
 from offbeat.settings import settings_from
@@ -20,6 +21,11 @@ from offbeat.settings import settings_from
 def main(link: Link) -> None:
     hello = link.next()
     assert isinstance(hello, LearnerHello)
+    with sole_writer(Path(hello.run_directory)):
+        _serve(link, hello)
+
+
+def _serve(link: Link, hello: LearnerHello) -> None:
     settings = settings_from(hello.settings)
     set_threads(settings.run.threads)
     from offbeat.backends.alignment import attach_alignment

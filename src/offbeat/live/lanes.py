@@ -15,13 +15,14 @@ import msgspec
 
 from offbeat import events as e
 from offbeat.backends import messages as m
-from offbeat.backends.local import LocalBackend, Name
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Name
 from offbeat.backends.parcels import parcel_file, sweep_parcels
 
 
 class LaneDesk:
     def __init__(
-        self, backend: LocalBackend, directory: Path, per_process: int, settings: dict[str, Any], origin: float
+        self, backend: Backend, directory: Path, per_process: int, settings: dict[str, Any], origin: float
     ) -> None:
         self._backend = backend
         self._directory = directory

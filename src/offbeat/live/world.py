@@ -15,7 +15,8 @@ from typing import Any
 
 from offbeat import events as e
 from offbeat.backends import messages as m
-from offbeat.backends.local import Died, LocalBackend, Name
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Died, Name
 from offbeat.errors import OffbeatError, TaskError
 from offbeat.live.export import LEARNER
 from offbeat.live.held_out import HeldOutDesk
@@ -31,14 +32,14 @@ TICK_SECONDS = 1.0
 
 
 class LiveWorld:
-    """ports.World over a LocalBackend. `start` is the run time at which this session begins."""
+    """ports.World over a backend. `start` is the run time at which this session begins."""
 
     def __init__(
         self,
         directory: Path,
         settings: Settings,
         log: RunLog,
-        backend: LocalBackend,
+        backend: Backend,
         prompts: PromptBook,
         shelf: VersionShelf,
         session: int,

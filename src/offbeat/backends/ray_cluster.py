@@ -1,0 +1,114 @@
+"""Ray itself: start it or join one, and reserve room in it for workers, one placement group each.
+
+A worker whose room is not there yet is a pending placement group: what an autoscaler sees as demand. A Ray started here
+lasts as long as this process and lets nobody in without its token; usage statistics are not sent.
+Knows no messages.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+from typing import Any
+
+from offbeat.backends.local import Name
+from offbeat.errors import SettingsError
+from offbeat.settings import Settings
+
+
+class Room:
+    """A placement group and the actor in it."""
+
+    def __init__(self, group: Any, handle: Any) -> None:
+        self.group = group
+        self.handle = handle
+
+
+class Cluster:
+    def __init__(self, settings: Settings, ours: bool) -> None:
+        import ray
+
+        from offbeat.backends.ray_host import Host
+
+        self._settings = settings
+        self._ours = ours
+        self._node = ray.get_runtime_context().get_node_id()
+        remote: Any = ray.remote
+        self._actor = remote(concurrency_groups={"take": 1, "fetch": 1, "hear": 1}, max_restarts=0)(Host)
+
+    def open(self, name: Name, *arguments: Any) -> Room:
+        """Reserve room and start a worker in it; both happen when they can."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = resources(name, self._settings)
+        here = [{"ray.io/node-id": self._node}] if self._pinned(name) else None
+        group = ray.util.placement_group([bundle], bundle_label_selector=here)
+        handle = self._actor.options(
+            num_cpus=bundle["CPU"],
+            num_gpus=bundle.get("GPU", 0),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+        ).remote(*arguments)
+        return Room(group, handle)
+
+    def _pinned(self, name: Name) -> bool:
+        """A learner writes into the run directory: it stays where that is, unless that is everywhere."""
+        return name.kind == "learner" and not self._settings.ray.shared_directory
+
+    def close(self, room: Room) -> None:
+        """End a worker at once and free its room."""
+        import ray
+
+        ray.kill(room.handle)
+        ray.util.remove_placement_group(room.group)
+
+    def shut_down(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        import ray
+
+        if self._ours:
+            ray.shutdown()
+
+
+def resources(name: Name, settings: Settings) -> dict[str, float]:
+    """What a worker reserves."""
+    chosen = settings.ray
+    cpus, gpus = (
+        (chosen.learner_cpus, chosen.learner_gpus) if name.kind == "learner" else (chosen.lane_cpus, chosen.lane_gpus)
+    )
+    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+
+
+def connect(settings: Settings) -> Cluster:
+    """Join the cluster that the settings name, or start one here. Raises SettingsError where that cannot be."""
+    if importlib.util.find_spec("ray") is None:
+        raise SettingsError("run.backend = 'ray': Ray is not installed; pip install 'offbeat[ray]'")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = settings.ray.address or os.environ.get("RAY_ADDRESS", "")
+    if not address:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    import ray
+
+    if ray.is_initialized():
+        return Cluster(settings, ours=False)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(num_cpus=_cpus(settings), include_dashboard=False, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f"ray.address = {address!r}" if address else "run.backend = 'ray'"
+        reason = (str(error).strip().splitlines() or ["no answer"])[0]
+        raise SettingsError(
+            f"{where}: {reason.rstrip('.')}; start Ray there, or name an address that this machine's node is part of"
+        ) from None
+    return Cluster(settings, ours=True)
+
+
+def _cpus(settings: Settings) -> int:
+    """Room for all workers of the run on this machine, however many cores it has: as the local backend does it."""
+    lanes = settings.rollout.processes * settings.ray.lane_cpus
+    return max(os.cpu_count() or 1, int(-(-(lanes + settings.ray.learner_cpus) // 1)))

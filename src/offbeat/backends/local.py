@@ -46,10 +46,12 @@ class Name(NamedTuple):
 
 
 class Died(msgspec.Struct, frozen=True):
-    """A worker's process ended by itself or by somebody else's hand: `how`, and the file with what it printed."""
+    """A worker ended by itself or by somebody else's hand: `how`, and the file with what it printed. `left`: with its
+    machine."""
 
     how: str
     printed: str = ""
+    left: bool = False
 
     @property
     def reason(self) -> str:

@@ -19,10 +19,11 @@ import ray
 
 from offbeat.backends import messages as m
 from offbeat.backends.local import Died, LocalBackend, Name
-from offbeat.backends.ray_cluster import Cluster, Room
+from offbeat.backends.ray_cluster import Cluster
 from offbeat.backends.ray_host import FROM, Heard, Sender, read_files
 from offbeat.backends.weights import version_directory
 
+LEARNER = Name("learner")
 KEPT_VERSIONS = 2
 """Newest versions that stay in the object store; others are put there again where a lane asks for them."""
 
@@ -30,9 +31,8 @@ KEPT_VERSIONS = 2
 class Actor:
     """A worker, and what its present life is known to have said."""
 
-    def __init__(self, room: Room, kind: str) -> None:
-        self.room = room
-        self.handle = room.handle
+    def __init__(self, handle: Any, kind: str) -> None:
+        self.handle = handle
         self.decoder = msgspec.msgpack.Decoder(FROM[kind])
         self.failure = ""
 
@@ -53,6 +53,7 @@ class RayBackend:
         self._parcels: dict[tuple[int, int], Any] = {}
         self._most_parcels = parcels
         self._policy: Any = None
+        cluster.reserve(LEARNER)  # before the lanes take all the room there is
 
     @property
     def workers(self) -> Container[Name]:
@@ -64,8 +65,8 @@ class RayBackend:
             return
         self.end(name)
         policy = self._policy_files() if name.kind == "rollout" else None
-        room = self._cluster.open(name, name.kind, msgspec.msgpack.encode(hello), self._sender, policy)
-        actor = self._actors[name] = Actor(room, name.kind)
+        handle = self._cluster.open(name, name.kind, msgspec.msgpack.encode(hello), self._sender, policy)
+        actor = self._actors[name] = Actor(handle, name.kind)
         self._expect(name, actor, actor.handle.hear.remote(), None)
 
     def send(self, name: Name, message: msgspec.Struct) -> None:
@@ -93,7 +94,7 @@ class RayBackend:
                 continue
             error = answer.exception()
             if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.RayActorError):
-                heard.append((name, self._died(name, _words(error))))
+                heard.append((name, self._died(name, *_words(error))))
             elif error is not None:
                 raise error
             elif asked is None:
@@ -110,7 +111,7 @@ class RayBackend:
         """End an actor at once; nothing more is heard of it."""
         actor = self._actors.pop(name, None)
         if actor is not None:
-            self._cluster.close(actor.room)
+            ray.kill(actor.handle)
 
     def close(self) -> None:
         for name in list(self._actors):
@@ -150,15 +151,16 @@ class RayBackend:
             if said.printed:
                 with open(self._printed, "a") as file:
                     file.write(said.printed)
-            heard.append((name, self._died(name, f"the {name.kind} actor ended by {said.ended}", bool(said.printed))))
+            how = f"the {name.kind} actor ended by {said.ended}"
+            heard.append((name, self._died(name, how, printed=bool(said.printed))))
         return heard
 
-    def _died(self, name: Name, how: str, printed: bool = False) -> Died:
+    def _died(self, name: Name, how: str, left: bool = False, printed: bool = False) -> Died:
         failure = self._actors[name].failure
         self.end(name)
         if name.kind == "learner":
             self._versions.clear()
-        return Died(failure or how, str(self._printed) if printed and not failure else "")
+        return Died(failure or how, str(self._printed) if printed and not failure else "", left)
 
     def _keep(self, version: int, files: Any) -> None:
         self._versions[version] = files
@@ -179,11 +181,11 @@ class RayBackend:
         return self._policy
 
 
-def _words(error: BaseException) -> str:
-    """The one line of a Ray error that says what happened."""
+def _words(error: BaseException) -> tuple[str, bool]:
+    """The one line of a Ray error that says what happened, and whether a whole node ended."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if "because" in line]
+    causes = [line.partition("because ")[2] for line in lines if "because " in line]
     if getattr(error, "actor_init_failed", False) or not causes:
-        return lines[-1]
-    said = causes[-1].partition("because ")[2]
-    return f"the actor ended: {said.partition('. ')[0].rstrip('.')}"
+        return lines[-1], False
+    cause = causes[-1].partition(". ")[0].rstrip(".")
+    return f"the actor ended: {cause}", "node" in cause or getattr(error, "preempted", False)

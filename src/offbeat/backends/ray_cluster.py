@@ -17,14 +17,6 @@ from offbeat.errors import SettingsError
 from offbeat.settings import Settings
 
 
-class Room:
-    """A placement group and the actor in it."""
-
-    def __init__(self, group: Any, handle: Any) -> None:
-        self.group = group
-        self.handle = handle
-
-
 class Cluster:
     def __init__(self, settings: Settings, ours: bool) -> None:
         import ray
@@ -36,37 +28,39 @@ class Cluster:
         self._node = ray.get_runtime_context().get_node_id()
         remote: Any = ray.remote
         self._actor = remote(concurrency_groups={"take": 1, "fetch": 1, "hear": 1}, max_restarts=0)(Host)
+        self._rooms: dict[Name, Any] = {}
 
-    def open(self, name: Name, *arguments: Any) -> Room:
-        """Reserve room and start a worker in it; both happen when they can."""
+    def reserve(self, name: Name) -> Any:
+        """The placement group of a worker, which it keeps over its lives; Ray finds another node where one is lost."""
         import ray
+
+        if name not in self._rooms:
+            here = [{"ray.io/node-id": self._node}] if self._pinned(name) else None
+            self._rooms[name] = ray.util.placement_group([resources(name, self._settings)], bundle_label_selector=here)
+        return self._rooms[name]
+
+    def open(self, name: Name, *arguments: Any) -> Any:
+        """Start a worker as soon as there is room; its actor's handle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         bundle = resources(name, self._settings)
-        here = [{"ray.io/node-id": self._node}] if self._pinned(name) else None
-        group = ray.util.placement_group([bundle], bundle_label_selector=here)
-        handle = self._actor.options(
+        return self._actor.options(
             num_cpus=bundle["CPU"],
             num_gpus=bundle.get("GPU", 0),
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self.reserve(name), 0),
         ).remote(*arguments)
-        return Room(group, handle)
 
     def _pinned(self, name: Name) -> bool:
         """A learner writes into the run directory: it stays where that is, unless that is everywhere."""
         return name.kind == "learner" and not self._settings.ray.shared_directory
 
-    def close(self, room: Room) -> None:
-        """End a worker at once and free its room."""
-        import ray
-
-        ray.kill(room.handle)
-        ray.util.remove_placement_group(room.group)
-
     def shut_down(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
+        """Give up all room, and end the Ray that was started here."""
         import ray
 
+        for room in self._rooms.values():
+            ray.util.remove_placement_group(room)
+        self._rooms.clear()
         if self._ours:
             ray.shutdown()
 

@@ -85,7 +85,7 @@ def place_files(directory: Path, files: Files) -> None:
     aside = Path(tempfile.mkdtemp(dir=directory.parent))
     for name, contents in files.items():
         with open(aside / name, "wb") as file:
-            file.write(memoryview(contents))
+            file.write(contents.data)
     shutil.rmtree(directory, ignore_errors=True)
     aside.rename(directory)
 
@@ -151,7 +151,7 @@ class Host:
                 continue
             file = parcel_file(self._directory, trajectory_id, attempt)
             file.parent.mkdir(exist_ok=True)
-            file.write_bytes(memoryview(contents))
+            file.write_bytes(contents.data)
         self._deliver(frame)
 
     @ray.method(concurrency_group="fetch")

@@ -132,7 +132,7 @@ class LiveWorld:
                 self.held_out.score(message)
                 self.scoring.go_on(self._clock())
             case Died():
-                self._pending += self.lanes.lost(name, message.reason)
+                self._pending += self.lanes.lost(name, message.reason, left=message.left)
             case m.WorkerFailed():
                 pass  # it ends: `Died` follows, with this reason
             case _:

@@ -20,7 +20,7 @@ import ray
 from offbeat.backends import messages as m
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.backends.ray_cluster import Cluster
-from offbeat.backends.ray_host import FROM, Heard, Sender, read_files
+from offbeat.backends.ray_host import FROM, VERSION_FILES, Heard, Sender, read_files
 from offbeat.backends.weights import version_directory
 
 LEARNER = Name("learner")
@@ -169,10 +169,11 @@ class RayBackend:
 
     def _version_files(self, version: int) -> Any:
         """A reference to a version's files: its learner's, or read here where that is gone."""
-        if version not in self._versions:
-            directory = version_directory(self._directory, version)
-            self._keep(version, ray.put(read_files(directory, ("manifest.json", "model.safetensors"))))
-        return self._versions[version]
+        files = self._versions.get(version)
+        if files is None:
+            files = ray.put(read_files(version_directory(self._directory, version), VERSION_FILES))
+            self._keep(version, files)
+        return files
 
     def _policy_files(self) -> Any:
         if self._policy is None:
@@ -182,7 +183,10 @@ class RayBackend:
 
 
 def _words(error: BaseException) -> tuple[str, bool]:
-    """The one line of a Ray error that says what happened, and whether a whole node ended."""
+    """The one line of a Ray error that says what happened, and whether the worker's machine is gone or out of reach: of
+    a process that ended alone Ray knows in time."""
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return "its node is out of reach", True
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.partition("because ")[2] for line in lines if "because " in line]
     if getattr(error, "actor_init_failed", False) or not causes:

@@ -37,6 +37,8 @@ HEAR_SECONDS = 10.0
 TO = {"rollout": m.ToRollout, "learner": m.ToLearner}
 FROM = {"rollout": m.FromRollout, "learner": m.FromLearner}
 SCRATCH = "offbeat-lane-"
+VERSION_FILES = "manifest.json", "model.safetensors"
+"""What a lane needs of a version."""
 
 Files: TypeAlias = Mapping[str, NDArray[np.uint8]]
 """Contents of files by their names."""
@@ -167,8 +169,8 @@ class Host:
 
     @ray.method(concurrency_group="fetch")
     def version(self, version: int) -> Files:
-        """What lanes need of a version that this learner has published."""
-        return read_files(version_directory(self._directory, version), ("manifest.json", "model.safetensors"))
+        """Files of a version that this learner has published."""
+        return read_files(version_directory(self._directory, version), VERSION_FILES)
 
     @ray.method(concurrency_group="hear")
     def hear(self) -> Heard:

@@ -117,8 +117,7 @@ class FakeWorld:
     def _start_lane(self, index: int) -> None:
         lane = self.lanes[index]
         life = lane.restart()
-        absence = self.faults.get("absence", 0.0)
-        room = 1.0 + (self.rng.uniform(0.0, absence) if absence else 0.0)
+        room = 1.0 + (self.rng.uniform(0.0, self.faults["absence"]) if "absence" in self.faults else 0.0)
         self._after(room, lambda: e.LaneReady(index, lane.slots) if lane.life == life else None)
 
         def end(left: bool) -> e.Event | None:
@@ -136,8 +135,7 @@ class FakeWorld:
         life = self._learner_life
         self.version = version
         self._after(2.0, lambda: e.LearnerReady(version) if self._learner_life == life else None)
-        rate = self.faults.get("learner", 0.0)
-        if rate:
+        if rate := self.faults.get("learner", 0.0):
 
             def die() -> e.Event | None:
                 if self._learner_life != life:

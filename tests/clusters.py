@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ def cluster() -> Iterator[Any]:
     made = cluster_utils.Cluster(initialize_head=True, head_node_args=node(2))
     made.add_node(**node(1))
     yield made
+    importlib.import_module("ray").shutdown()
     made.shutdown()
 
 
@@ -28,6 +30,8 @@ def node(cpus: int) -> dict[str, Any]:
     return {"num_cpus": cpus, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 
 
-def actors() -> list[psutil.Process]:
-    """Lanes and learners that run on clusters of this machine."""
-    return [p for p in psutil.process_iter(["cmdline"]) if "ray::Host" in (p.info["cmdline"] or ())]
+def actors(cluster: Any) -> list[psutil.Process]:
+    """Lanes and learners that run on a cluster."""
+    raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
+    children = [child for pid in raylets if psutil.pid_exists(pid) for child in psutil.Process(pid).children()]
+    return [child for child in children if " ".join(child.cmdline()).startswith("ray::Host")]

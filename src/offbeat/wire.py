@@ -54,7 +54,7 @@ def go_on(
         closing.callback(os.close, opened.lock)
         closing.callback(opened.log.close)
         closing.callback(sweep_parcels, directory)
-        backend = _backend(directory, where.of(settings), opened.lock)
+        backend = _backend(directory, where.of(settings), opened.lock, say)
         closing.callback(backend.close)
         if stop is None or stop.outcome != "finished":
             stop = _train(directory, opened, backend, make_observers(opened))
@@ -67,7 +67,7 @@ def go_on(
         return stop
 
 
-def _backend(directory: Path, settings: Settings, lock: int) -> Backend:
+def _backend(directory: Path, settings: Settings, lock: int, say: Callable[[str], None]) -> Backend:
     printed = directory / rundir.WORKERS_LOG
     local = LocalBackend(printed, settings.run.threads, keep_open=(lock,))
     if settings.run.backend == "local":
@@ -77,7 +77,7 @@ def _backend(directory: Path, settings: Settings, lock: int) -> Backend:
     cluster = connect(settings)
     from offbeat.backends.ray_backend import RayBackend
 
-    return RayBackend(cluster, local, directory, settings.schedule.outstanding_limit, printed)
+    return RayBackend(cluster, local, directory, settings.schedule.outstanding_limit, printed, say)
 
 
 def _train(directory: Path, opened: rundir.OpenRun, backend: Backend, observers: Sequence[Observer]) -> Stop:

@@ -36,7 +36,8 @@ CHOSEN = settings_from(
 class Talk:
     """A run directory with version 0, its backend, and what was said."""
 
-    def __init__(self, directory: Path, make: Callable[[Path, Settings], Backend]) -> None:
+    def __init__(self, directory: Path, make: Callable[[Path, Settings], Backend], cluster: Any = None) -> None:
+        self.cluster = cluster
         self.directory = directory
         save_model(directory / "policy")
         learner = PolicyLearner.open(directory / "policy", CHOSEN)
@@ -82,15 +83,17 @@ def ray_backend(cluster: Any) -> Callable[[Path, Settings], Backend]:
         chosen = settings_from(chosen.model_dump() | {"ray": {"address": cluster.address}})
         joined = connect(chosen)
         local = LocalBackend(directory / "workers.log", 1)
-        return RayBackend(joined, local, directory, 8, directory / "workers.log")
+        return RayBackend(joined, local, directory, 8, directory / "workers.log", print)
 
     return make
 
 
 @pytest.fixture(params=["local", "ray"])
 def talk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Talk]:
-    make = local_backend if request.param == "local" else request.getfixturevalue("ray_backend")
-    made = Talk(tmp_path, make)
+    if request.param == "local":
+        made = Talk(tmp_path, local_backend)
+    else:
+        made = Talk(tmp_path, request.getfixturevalue("ray_backend"), request.getfixturevalue("cluster"))
     yield made
     made.backend.close()
 
@@ -136,19 +139,21 @@ def test_the_same_conversation_gives_the_same_answers(
     assert len(found[0][0]) == 6
 
 
-def kill(backend: Backend, name: Name) -> None:
-    if isinstance(backend, LocalBackend):
-        backend.workers[name].process.kill()
+def kill(talk: Talk, name: Name) -> None:
+    """The only worker there is."""
+    if talk.cluster is None:
+        assert isinstance(talk.backend, LocalBackend)
+        talk.backend.workers[name].process.kill()
     else:
-        for process in actors():
-            process.kill()
+        [process] = actors(talk.cluster)
+        process.kill()
 
 
 @pytest.mark.slow
 def test_a_killed_worker_dies_once_and_another_takes_its_name(talk: Talk) -> None:
     talk.open_lane(0, talk.digest)
     talk.hear(m.WeightsLoaded, LANES[0])
-    kill(talk.backend, LANES[0])
+    kill(talk, LANES[0])
     assert "ended" in talk.hear(Died, LANES[0]).reason
     assert LANES[0] not in talk.backend.workers
     talk.backend.send(LANES[0], m.UnloadWeights(0, 0))
@@ -180,26 +185,26 @@ def test_a_failure_that_can_be_named_is_the_reason_of_the_death(talk: Talk) -> N
 
 
 @pytest.mark.slow
-def test_a_version_outlives_the_learner_that_published_it(
-    tmp_path: Path, ray_backend: Callable[[Path, Settings], Backend], sample_batch: Callable[..., Batch]
-) -> None:
+@pytest.mark.parametrize("talk", ["ray"], indirect=True)
+def test_a_version_outlives_the_learner_that_published_it(talk: Talk, sample_batch: Callable[..., Batch]) -> None:
     """Its learner is killed at once; what the object store has lost for good is put there again from the disk."""
-    import ray
+    from ray._private.internal_api import free
 
-    talk = Talk(tmp_path, ray_backend)
     talk.start_learner(0, talk.digest)
     talk.backend.send(LEARNER, m.TrainOn(sample_batch()))
     done = talk.hear(m.StepDone, LEARNER)
-    kill(talk.backend, LEARNER)
+    versions = talk.backend._versions  # type: ignore[attr-defined]
+    published = versions[1]
+    kill(talk, LEARNER)
     talk.hear(Died, LEARNER)
     talk.open_lane(0, talk.digest)
     talk.hear(m.WeightsLoaded, LANES[0])
     talk.backend.send(LANES[0], m.LoadWeights(0, 1, done.digest))
-    talk.hear(m.WeightsLoaded, LANES[0])
-    [files] = [files for version, files in talk.backend._versions.items() if version == 1]  # type: ignore[attr-defined]
-    ray._private.internal_api.free([files])
+    assert talk.hear(m.WeightsLoaded, LANES[0]).version == 1
+    assert versions[1] is published
+    free([published])
     talk.open_lane(1, talk.digest)
-    talk.backend.send(LANES[1], m.LoadWeights(1, 1, done.digest))
     assert talk.hear(m.WeightsLoaded, LANES[1]).version == 0
+    talk.backend.send(LANES[1], m.LoadWeights(1, 1, done.digest))
     assert talk.hear(m.WeightsLoaded, LANES[1]).version == 1
-    talk.backend.close()
+    assert versions[1] is not published

@@ -8,8 +8,9 @@ Knows messages, not what they mean to a run.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from offbeat.backends.ray_host import FROM, VERSION_FILES, Heard, Sender, read_f
 from offbeat.backends.weights import version_directory
 
 LEARNER = Name("learner")
+PATIENCE_SECONDS = 20.0
+"""An actor that has been heard of neither with words nor with silence for so long has no room yet."""
 KEPT_VERSIONS = 2
 """Newest versions that stay in the object store; others are put there again where a lane asks for them."""
 
@@ -33,19 +36,30 @@ class Actor:
 
     def __init__(self, handle: Any, kind: str) -> None:
         self.handle = handle
+        self.asked_at: float | None = time.monotonic()
+        """Since when nothing has been heard of it; None once it is known to run, or to be waited for."""
         self.decoder = msgspec.msgpack.Decoder(FROM[kind])
         self.failure = ""
 
 
 class RayBackend:
     """backends.backend.Backend. `local` hosts the workers that are no actors, and is woken when an actor says
-    something; `parcels` is the most responses that are under way between lanes."""
+    something; `parcels` is the most responses that are under way between lanes. Who waits for room is said once."""
 
-    def __init__(self, cluster: Cluster, local: LocalBackend, run_directory: Path, parcels: int, printed: Path) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        local: LocalBackend,
+        run_directory: Path,
+        parcels: int,
+        printed: Path,
+        say: Callable[[str], None],
+    ) -> None:
         self._cluster = cluster
         self._local = local
         self._directory = run_directory
         self._printed = printed
+        self._say = say
         self._sender = Sender.here()
         self._actors: dict[Name, Actor] = {}
         self._arrived: deque[tuple[Name, Actor, Any, Future[Any]]] = deque()
@@ -93,7 +107,8 @@ class RayBackend:
             if self._actors.get(name) is not actor:
                 continue
             error = answer.exception()
-            if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.RayActorError):
+            actor.asked_at = None
+            if isinstance(error, ray.exceptions.RayError):
                 heard.append((name, self._died(name, *_words(error))))
             elif error is not None:
                 raise error
@@ -102,6 +117,7 @@ class RayBackend:
             elif not answer.result():
                 self._versions.pop(asked.version, None)
                 self.send(name, asked)
+        self._tell_who_waits()
         return heard
 
     def wake(self) -> None:
@@ -120,6 +136,14 @@ class RayBackend:
         self._cluster.shut_down()
 
     # ------------------------------------------------------------------------------------------------------------
+
+    def _tell_who_waits(self) -> None:
+        late = time.monotonic() - PATIENCE_SECONDS
+        waiting = [name for name, actor in self._actors.items() if actor.asked_at and actor.asked_at < late]
+        for name in waiting:
+            self._actors[name].asked_at = None
+            which = f"{name.kind} {name.number}" if name.kind == "rollout" else name.kind
+            self._say(f"{which} waits for room in the cluster: {self._cluster.asked_for(name)}")
 
     def _expect(self, name: Name, actor: Actor, answer: Any, asked: Any) -> None:
         """`poll` hears the answer to a call; `asked` is the message it was made for, None for `hear`."""
@@ -158,8 +182,6 @@ class RayBackend:
     def _died(self, name: Name, how: str, left: bool = False, printed: bool = False) -> Died:
         failure = self._actors[name].failure
         self.end(name)
-        if name.kind == "learner":
-            self._versions.clear()
         return Died(failure or how, str(self._printed) if printed and not failure else "", left)
 
     def _keep(self, version: int, files: Any) -> None:

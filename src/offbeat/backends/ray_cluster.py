@@ -50,6 +50,11 @@ class Cluster:
             scheduling_strategy=PlacementGroupSchedulingStrategy(self.reserve(name), 0),
         ).remote(*arguments)
 
+    def asked_for(self, name: Name) -> str:
+        """What a worker needs, in words."""
+        amounts = [f"{amount:g} {what}" for what, amount in resources(name, self._settings).items()]
+        return " and ".join(amounts) + (" on this node" if self._pinned(name) else "")
+
     def _pinned(self, name: Name) -> bool:
         """A learner writes into the run directory: it stays where that is, unless that is everywhere."""
         return name.kind == "learner" and not self._settings.ray.shared_directory

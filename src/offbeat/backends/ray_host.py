@@ -158,10 +158,10 @@ class Host:
 
     @ray.method(concurrency_group="fetch")
     def load(self, frame: bytes, version: int, weights: list[Any]) -> bool:
-        """Deliver a LoadWeights after its version's files; False where the object store has lost them."""
+        """Deliver a LoadWeights after its version's files; False where these are not to be had any more."""
         try:
             files = ray.get(weights[0])
-        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
+        except ray.exceptions.RayError:
             return False
         place_files(version_directory(self._directory, version), files)
         self._deliver(frame)

@@ -66,10 +66,9 @@ def test_a_node_dies_then_a_lane_the_learner_and_the_driver(cluster: Any, trial:
     cluster.remove_node(lost, allow_graceful=False)
     cluster.add_node(**node(1))
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 3, process)
-    [learner] = [
-        p for p in actors(cluster) if str(trial.directory / "learner.lock") in {f.path for f in p.open_files()}
-    ]
-    [lane, *_] = [p for p in actors(cluster) if p != learner]
+    workers = actors(cluster)
+    [learner] = [p for p in workers if any(file.path.endswith("/learner.lock") for file in p.open_files())]
+    [lane, *_] = [p for p in workers if p != learner]
     lane.kill()
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 4, process)
     learner.kill()

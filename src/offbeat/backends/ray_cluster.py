@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+from math import ceil
 from typing import Any
 
 from offbeat.backends.local import Name
@@ -72,10 +73,11 @@ class Cluster:
 
 def resources(name: Name, settings: Settings) -> dict[str, float]:
     """What a worker reserves."""
-    chosen = settings.ray
-    cpus, gpus = (
-        (chosen.learner_cpus, chosen.learner_gpus) if name.kind == "learner" else (chosen.lane_cpus, chosen.lane_gpus)
-    )
+    chosen, processes = settings.ray, settings.learner.processes
+    if name.kind == "learner":
+        cpus, gpus = processes * chosen.learner_cpus, processes * chosen.learner_gpus
+    else:
+        cpus, gpus = chosen.lane_cpus, chosen.lane_gpus
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
 
 
@@ -110,4 +112,4 @@ def connect(settings: Settings) -> Cluster:
 def _cpus(settings: Settings) -> int:
     """Room for all workers of the run on this machine, however many cores it has: as the local backend does it."""
     lanes = settings.rollout.processes * settings.ray.lane_cpus
-    return max(os.cpu_count() or 1, int(-(-(lanes + settings.ray.learner_cpus) // 1)))
+    return max(os.cpu_count() or 1, ceil(lanes + settings.learner.processes * settings.ray.learner_cpus))

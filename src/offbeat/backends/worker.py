@@ -64,7 +64,7 @@ class Link:
 def work(main: Callable[[Link], None], incoming: Any) -> None:
     """Run `main` on the channel whose file descriptor is the last argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent()
+    die_with_parent()
     sock = socket.socket(fileno=int(sys.argv[-1]))
     os.register_at_fork(after_in_child=sock.close)  # what foreign code forks must not hide the end of this process
     sys.exit(attend(main, Link(Channel(sock, incoming))))
@@ -85,7 +85,8 @@ def attend(main: Callable[[Link], None], link: Link) -> int:
         return 1
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel end this process with its parent."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -9,7 +9,7 @@ The optimizer comes ready-made from a factory, so what it does with a gradient i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from offbeat.learner.layout import MicroBatch, micro_batches
 from offbeat.learner.logprobs import plain_logprobs, target_logprobs
 from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
+from offbeat.learner.ranks import Ranks
 from offbeat.learner.rates import ess_scale, staleness_scale
 from offbeat.learner.tally import Drift, Update, report
 from offbeat.objectives import Bounds, Tokens
@@ -53,12 +54,15 @@ class PolicyLearner:
         optimizer_factory: OptimizerFactory = adamw,
         stored: StoredVersion | None = None,
         attach: Attach | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """`stored` gives the weights of earlier versions to measure drift against, after a resume."""
+        """`stored` gives the weights of earlier versions to measure drift against, after a resume; `ranks` the
+        processes that share the work, all of which make the same calls."""
         rollout = settings.rollout
         self.version = version
         self.policy = policy
         self.consecutive_skips = 0
+        self._ranks = ranks or Ranks()
         self._model_dir = model_dir
         self._settings = settings.learner
         self._sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
@@ -99,13 +103,14 @@ class PolicyLearner:
         optimizer_factory: OptimizerFactory = adamw,
         stored: StoredVersion | None = None,
         attach: Attach | None = None,
+        ranks: Ranks | None = None,
     ) -> PolicyLearner:
         """The learner that `save` wrote into `directory`; it continues bit for bit.
 
         `model_dir` gives the architecture. Raises WeightsError for damaged files, another architecture, or where
         `version` is given and the files are of another.
         """
-        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, stored, attach)
+        learner = cls(model_dir, Policy.blank(model_dir), settings, 0, optimizer_factory, stored, attach, ranks)
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
         learner._drift_fit = position.drift
@@ -212,11 +217,14 @@ class PolicyLearner:
         moving = self._micro_batches([sample for sample in samples if sample.advantage != 0.0])
         still = self._micro_batches([sample for sample in samples if sample.advantage == 0.0])
         bounds = self._survey([*moving, *still]) if self._settings.objective.SURVEYS else ()
-        for batch in moving:
+        for batch in self._mine(moving, update):
             self._objective(batch, divisor, bounds, update).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            for batch in still:
+            for batch in self._mine(still, update):
                 self._objective(batch, divisor, bounds, update)
+        if moving:
+            self._ranks.add_gradients(self._parameters)
+        update.merge(self._ranks.total)
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         update.close(float(norm))
         if update.skipped:
@@ -233,6 +241,14 @@ class PolicyLearner:
             update.alignment = self._control.last
         self.optimizer.zero_grad(set_to_none=True)
         return update
+
+    def _mine(self, batches: Sequence[MicroBatch], update: Update) -> Iterator[MicroBatch]:
+        """This process's micro-batches; those of others are left out, but counted."""
+        for batch, mine in zip(batches, self._ranks.mine([b.padded_tokens for b in batches]), strict=True):
+            if mine:
+                yield batch
+            else:
+                update.leave_out(batch.samples)
 
     def _take_step(self, update: Update) -> None:
         """The optimizer's step at the update's own rate, and how far it went."""

@@ -141,6 +141,8 @@ class LearnerSettings(Section):
     updates_per_iteration: Positive = 1
     micro_batch_tokens: Positive = 8192
     """Padded tokens in one forward pass; larger batches accumulate gradients."""
+    recompute_activations: bool = False
+    """Activation checkpointing: the backward pass computes each layer again, for much less memory."""
     processes: int = Field(1, ge=1, le=64)
     """Processes of one machine that share an update's micro-batches; each holds the whole policy."""
     max_consecutive_skips: Positive = 5

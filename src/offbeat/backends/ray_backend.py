@@ -214,4 +214,4 @@ def _words(error: BaseException) -> tuple[str, bool]:
     if getattr(error, "actor_init_failed", False) or not causes:
         return lines[-1], False
     cause = causes[-1].partition(". ")[0].rstrip(".")
-    return f"the actor ended: {cause}", "node" in cause or getattr(error, "preempted", False)
+    return f"the actor ended: {cause}", "node has died" in cause or getattr(error, "preempted", False)

@@ -209,13 +209,13 @@ class Host:
 
 
 def _scratch() -> Path:
-    """A new directory for a lane, removed with its process; what killed ones left on this node goes now.
+    """A new directory for a lane in TMPDIR, named after machine and process; what killed ones left here goes now.
 
-    It lies in TMPDIR, by its process's number; Ray gives every actor a process of its own.
+    Ray gives every actor a process of its own.
     """
-    parent = Path(tempfile.gettempdir())
-    for left in parent.glob(f"{SCRATCH}*"):
-        pid = left.name.removeprefix(SCRATCH).partition("-")[0]
+    parent, mine = Path(tempfile.gettempdir()), f"{SCRATCH}{socket.gethostname()}-"
+    for left in parent.glob(f"{mine}*"):
+        pid = left.name.removeprefix(mine).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
             shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-"))

@@ -61,6 +61,8 @@ class PolicyLearner:
         rollout = settings.rollout
         self.version = version
         self.policy = policy
+        if settings.learner.recompute_activations:
+            policy.recompute_activations()
         self.consecutive_skips = 0
         self._ranks = ranks or Ranks()
         self._model_dir = model_dir

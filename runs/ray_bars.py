@@ -89,7 +89,7 @@ def publish(folder: Path, repeats: int) -> None:
 
     from offbeat.backends.ray_host import place_files, read_files
 
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     file = folder / "model.safetensors"
     contents = np.random.default_rng(0).integers(0, 255, 4 * PARAMETERS, dtype=np.uint8)
     contents.tofile(file)
@@ -181,7 +181,7 @@ def recovery(folder: Path, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["throughput", "publish", "recovery"])
+    parser.add_argument("parts", nargs="*", help="throughput, publish, recovery")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--run", help=argparse.SUPPRESS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -177,10 +178,11 @@ class RaySettings(Section):
     address: str = ""
     """`auto` or HOST:PORT of a cluster that this machine is a node of. Without a value Ray is started here."""
     lane_cpus: float = Field(1.0, gt=0)
-    """What a rollout process reserves; lane_gpus, learner_cpus and learner_gpus alike."""
+    """What a rollout process reserves."""
     lane_gpus: float = Field(0.0, ge=0)
+    """The same, for an engine that uses them: the built-in one does not."""
     learner_cpus: float = Field(1.0, gt=0)
-    learner_gpus: float = Field(0.0, ge=0)
+    """What each of the learner's processes reserves."""
     shared_directory: bool = False
     """Does every node see the run directory? Then the learner may run on any; otherwise it stays beside the driver."""
 
@@ -192,6 +194,8 @@ class RaySettings(Section):
                 f"ray.address = {address!r}: a run does not go through Ray Client; start it on a node of the cluster,"
                 " or by `ray job submit`, with address auto"
             )
+        if address not in ("", "auto") and not re.fullmatch(r"\S+:\d{1,5}", address):
+            raise ValueError(f"ray.address = {address!r}: not auto and not HOST:PORT; give one of these")
         return address
 
 

@@ -201,6 +201,7 @@ def test_a_version_outlives_the_learner_that_published_it(talk: Talk, sample_bat
     done = talk.hear(m.StepDone, LEARNER)
     versions = talk.backend._versions  # type: ignore[attr-defined]
     published = versions[1]
+    assert ray.get(published)["model.safetensors"].nbytes > 0
     kill(talk, LEARNER)
     talk.hear(Died, LEARNER)
     talk.open_lane(0, talk.digest)

@@ -40,7 +40,10 @@ def on_ray(cluster: Any) -> tuple[str, ...]:
 
 def said(trial: Trial, *kinds: type) -> list[Any]:
     """Events of these kinds, in order, from the log of a run that may be writing."""
-    with sqlite3.connect(f"file:{trial.directory / 'run.sqlite'}?mode=ro", uri=True) as log:
+    file = trial.directory / "run.sqlite"
+    if not file.exists():
+        return []
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as log:
         rows = log.execute("SELECT body FROM events ORDER BY seq").fetchall()
     found = [msgspec.json.decode(body, type=e.Event) for (body,) in rows]
     return [event for event in found if isinstance(event, kinds)]
@@ -96,19 +99,20 @@ def test_a_run_that_began_here_goes_on_there(cluster: Any, trial: Trial) -> None
 
 
 def test_a_cluster_that_cannot_be_joined_is_one_line_and_nothing_is_written(trial: Trial) -> None:
-    alone = {"RAY_ADDRESS": "", "RAY_TMPDIR": str(trial.directory.parent), "PYTHONPATH": trial.python_path}
-    for address, words in (("ray://10.0.0.1:10001", "ray job submit"), ("auto", "start Ray there")):
+    for address, words in (
+        ("ray://10.0.0.1:10001", "ray job submit"),
+        ("head", "not auto and not HOST:PORT"),
+        ("127.0.0.1:1", "start Ray there"),
+    ):
         done = subprocess.run(
             trial.command("train", "--out", str(trial.directory), "--backend", "ray", "--address", address),
             capture_output=True,
             text=True,
-            env=os.environ | alone,
+            env=os.environ | {"PYTHONPATH": trial.python_path},
         )
         assert done.returncode == 2, done.stderr
-        complaints = [line for line in done.stderr.splitlines() if line.startswith("offbeat:")]
-        assert len(complaints) == 1, done.stderr
-        assert words in complaints[0]
-        assert "Traceback" not in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert words in done.stderr
     assert not trial.directory.exists()
 
 

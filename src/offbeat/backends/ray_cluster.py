@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import socket
 from math import ceil
 from typing import Any
 
@@ -73,12 +74,10 @@ class Cluster:
 
 def resources(name: Name, settings: Settings) -> dict[str, float]:
     """What a worker reserves."""
-    chosen, processes = settings.ray, settings.learner.processes
+    chosen = settings.ray
     if name.kind == "learner":
-        cpus, gpus = processes * chosen.learner_cpus, processes * chosen.learner_gpus
-    else:
-        cpus, gpus = chosen.lane_cpus, chosen.lane_gpus
-    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+        return {"CPU": settings.learner.processes * chosen.learner_cpus}
+    return {"CPU": chosen.lane_cpus} | ({"GPU": chosen.lane_gpus} if chosen.lane_gpus else {})
 
 
 def connect(settings: Settings) -> Cluster:
@@ -97,9 +96,10 @@ def connect(settings: Settings) -> Cluster:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address:
+            _look_up(address)
             ray.init(address=address, **quiet)
         else:
-            ray.init(num_cpus=_cpus(settings), include_dashboard=False, **quiet)
+            ray.init("local", num_cpus=_cpus(settings), include_dashboard=False, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f"ray.address = {address!r}" if address else "run.backend = 'ray'"
         reason = (str(error).strip().splitlines() or ["no answer"])[0]
@@ -107,6 +107,13 @@ def connect(settings: Settings) -> Cluster:
             f"{where}: {reason.rstrip('.')}; start Ray there, or name an address that this machine's node is part of"
         ) from None
     return Cluster(settings, ours=True)
+
+
+def _look_up(address: str) -> None:
+    """Raise OSError where nobody listens: Ray itself would ask for a minute."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _cpus(settings: Settings) -> int:

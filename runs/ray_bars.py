@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,19 +53,23 @@ def command(directory: Path, model: Path, *overrides: str) -> list[str]:
 
 
 def one_run(directory: str, overrides: list[str]) -> None:
-    """In a process of its own: a whole run, and what it took of this process."""
+    """In a process of its own: a whole run; its rate and this process's time between the first and last iteration."""
     from offbeat import wire
-    from offbeat.report.read import read_run
-    from offbeat.report.summary import summary
+    from offbeat.events import Command, Event, Trained
     from offbeat.settings import load_settings
 
-    path = Path(directory)
-    wire.start(path, load_settings(None, overrides), lambda note, share: None)
-    before = time.process_time()
-    wire.go_on(path, lambda opened: [], lambda words: None)
-    taken = time.process_time() - before
-    found = summary(read_run(path))
-    print(json.dumps({"rate": found["trajectories_per_second"], "main": 1e3 * taken / found["trajectories"]}))
+    path, settings = Path(directory), load_settings(None, overrides)
+    marks: list[tuple[float, float]] = []
+
+    def saw(event: Event, now: float, commands: Sequence[Command]) -> None:
+        if isinstance(event, Trained):
+            marks.append((now, time.process_time()))
+
+    wire.start(path, settings, lambda note, share: None)
+    wire.go_on(path, lambda opened: [saw], lambda words: None)
+    (began, before), (ended, after) = marks[0], marks[-1]
+    trajectories = settings.schedule.train_batch_size * (len(marks) - 1)
+    print(json.dumps({"rate": trajectories / (ended - began), "main": 1e3 * (after - before) / trajectories}))
 
 
 def throughput(folder: Path, repeats: int, iterations: int) -> None:

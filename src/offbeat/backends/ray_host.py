@@ -34,6 +34,8 @@ from offbeat.backends.weights import version_directory
 from offbeat.backends.worker import Link, attend, environment
 
 HEAR_SECONDS = 10.0
+GATHER_SECONDS = 0.02
+"""Between two answers of a worker that goes on talking: a call for every response would cost it more."""
 TO = {"rollout": m.ToRollout, "learner": m.ToLearner}
 FROM = {"rollout": m.FromRollout, "learner": m.FromLearner}
 SCRATCH = "offbeat-lane-"
@@ -98,6 +100,7 @@ class Host:
     def __init__(self, kind: str, hello: bytes, sender: Sender, policy: Files | None) -> None:
         self._ended: str | None = None
         self._printed = ""
+        self._answered_at = 0.0
         self._sending = threading.Lock()
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, FROM[kind])
@@ -177,7 +180,9 @@ class Host:
         """All that was said since; waits for it a while."""
         messages: list[Any] = []
         if select.select([self._channel], [], [], HEAR_SECONDS)[0]:
+            time.sleep(max(0.0, self._answered_at + GATHER_SECONDS - time.monotonic()))
             messages = self._channel.receive()
+        self._answered_at = time.monotonic()
         frames, parcels = [], {}
         for index, message in enumerate(messages):
             frames.append(msgspec.msgpack.encode(message))

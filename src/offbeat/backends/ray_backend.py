@@ -8,6 +8,7 @@ Knows messages, not what they mean to a run.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container
@@ -62,6 +63,9 @@ class RayBackend:
         self._say = say
         self._sender = Sender.here()
         self._actors: dict[Name, Actor] = {}
+        self._listening = threading.Lock()
+        self._open = True
+        """Answers arrive on threads of Ray's, also when nobody waits for them any more."""
         self._arrived: deque[tuple[Name, Actor, Any, Future[Any]]] = deque()
         self._versions: dict[int, Any] = {}
         self._parcels: dict[tuple[int, int], Any] = {}
@@ -116,7 +120,10 @@ class RayBackend:
                 heard += self._heard(name, actor, answer.result())
             elif not answer.result():
                 self._versions.pop(asked.version, None)
-                self.send(name, asked)
+                try:
+                    self.send(name, asked)
+                except OSError as lost:
+                    heard.append((name, self._died(name, f"version {asked.version} cannot be read ({lost})")))
         self._tell_who_waits()
         return heard
 
@@ -132,6 +139,8 @@ class RayBackend:
     def close(self) -> None:
         for name in list(self._actors):
             self.end(name)
+        with self._listening:
+            self._open = False
         self._local.close()
         self._cluster.shut_down()
 
@@ -149,8 +158,10 @@ class RayBackend:
         """`poll` hears the answer to a call; `asked` is the message it was made for, None for `hear`."""
 
         def arrived(future: Future[Any]) -> None:
-            self._arrived.append((name, actor, asked, future))
-            self._local.wake()
+            with self._listening:
+                if self._open:
+                    self._arrived.append((name, actor, asked, future))
+                    self._local.wake()
 
         answer.future().add_done_callback(arrived)
 

@@ -87,9 +87,7 @@ class Policy:
         third more work, the same numbers (activation checkpointing)."""
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
-                module.forward = partial(  # type: ignore[method-assign]
-                    checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False
-                )
+                module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
 
     def weights(self) -> dict[str, Tensor]:
         """Parameters and persistent buffers by Hugging Face name; a tied tensor once, under its first name."""

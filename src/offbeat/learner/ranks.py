@@ -48,7 +48,7 @@ class Ranks:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in used if parameter.grad is not None]
         sums = self.total(torch.cat([gradient.flatten() for gradient in gradients]))
-        for gradient, part in zip(gradients, sums.split([g.numel() for g in gradients]), strict=True):
+        for gradient, part in zip(gradients, torch.split(sums, [g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
     def broadcast(self, data: bytes | None) -> bytes:

@@ -28,10 +28,10 @@ def test_two_processes_end_together_and_go_on_where_they_were(
         before = run.train(sample_batch(0))
         [other] = psutil.Process(run.backend.workers[LEARNER].process.pid).children()
         other.kill()
-        run.send(sample_batch(1))
+        run.send(sample_batch(1, seed=1))
         assert "the learner process ended by exit code" in run.hear(Died).reason
         run.start()
-        assert run.train(sample_batch(1))["digest"] != before["digest"]
+        assert run.train(sample_batch(1, seed=1))["digest"] != before["digest"]
         first = psutil.Process(run.backend.workers[LEARNER].process.pid)
         [other] = first.children()
         os.kill(first.pid, signal.SIGKILL)

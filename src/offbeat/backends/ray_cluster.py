@@ -19,6 +19,14 @@ from offbeat.errors import SettingsError
 from offbeat.settings import Settings
 
 
+OURS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+}
+"""Of a Ray that is started here: nobody else gets in, and nobody looks at its dashboard."""
+
+
 class Cluster:
     def __init__(self, settings: Settings, ours: bool) -> None:
         import ray
@@ -87,7 +95,8 @@ def connect(settings: Settings) -> Cluster:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = settings.ray.address or os.environ.get("RAY_ADDRESS", "")
     if not address:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        for name, value in OURS.items():
+            os.environ.setdefault(name, value)
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offbeat.events import Event
     from offbeat.live.rundir import OpenRun
     from offbeat.loop import Observer
-    from offbeat.settings import Settings
+    from offbeat.settings import Settings, Where
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries click inside since 0.20, outside before
 
@@ -49,6 +49,12 @@ Out = Annotated[Path | None, typer.Option("--out", help="Directory for the run; 
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with the interrupted run in this directory.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, may be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else there.")]
+BackendName = Annotated[
+    str | None, typer.Option("--backend", help="Where lanes and learner run, local or ray; same as run.backend.")
+]
+Address = Annotated[
+    str | None, typer.Option("--address", help="The Ray cluster, auto or HOST:PORT; same as ray.address.")
+]
 RunDirectory = Annotated[Path, typer.Argument(help="Directory of a run.")]
 
 
@@ -66,26 +72,33 @@ def _root(
 
 @app.command()
 def train(
-    config: Config = None, out: Out = None, resume: Resume = None, overrides: Overrides = None, as_json: AsJson = False
+    config: Config = None,
+    out: Out = None,
+    resume: Resume = None,
+    backend: BackendName = None,
+    address: Address = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a policy asynchronously, show progress, write a report."""
     from rich.console import Console
 
-    from offbeat.settings import load_settings
+    from offbeat.settings import Where, load_settings
 
     console = Console(stderr=True)
+    where = Where(backend, address)
     if resume is not None:
         if config is not None or overrides or out is not None:
             raise SettingsError(f"--resume {resume}: a resumed run keeps its settings; give no CONFIG, --out or --set")
-        outcome = _go_on(resume, None, console)
+        outcome = _go_on(resume, None, where, console)
     else:
-        settings = load_settings(config, overrides)
+        settings = where.of(load_settings(config, overrides))
         directory = out or Path("out") / f"run-{datetime.now():%Y%m%d-%H%M%S}"
-        outcome = _go_on(directory, settings, console)
+        outcome = _go_on(directory, settings, where, console)
     _finish(resume or directory, outcome, as_json, console)
 
 
-def _go_on(directory: Path, settings: Settings | None, console: Console) -> tuple[str, str]:
+def _go_on(directory: Path, settings: Settings | None, where: Where, console: Console) -> tuple[str, str]:
     """Run until it stops; (outcome, reason)."""
     from offbeat import wire
     from offbeat.report.tensorboard import TensorBoard
@@ -115,7 +128,7 @@ def _go_on(directory: Path, settings: Settings | None, console: Console) -> tupl
             wanted(settings)
             with Watch(settings, console) as watch:
                 wire.start(directory, settings, watch.preparing)
-        stop = wire.go_on(directory, observers, lambda words: console.print(words, style="dim"))
+        stop = wire.go_on(directory, observers, lambda words: console.print(words, style="dim"), where)
     finally:
         for observer in watching:
             observer.close()

@@ -44,13 +44,19 @@ class LaneReady(_Event, frozen=True):
 class LaneLost(_Event, frozen=True):
     """The process behind a lane ended or was ended; all it held is gone.
 
-    `for_lane`: it was ended only because that lane, which it hosts too, was started anew; this lane is not to blame.
+    Not to blame is a lane that was ended only because another in its process, `for_lane`, was started anew, nor one
+    that `left` with its machine (preempted, scaled down, out of reach): it comes back once there is room again.
     """
 
     lane: int
     reason: str
     life: int | None = None
     for_lane: int | None = None
+    left: bool = False
+
+    @property
+    def blamed(self) -> bool:
+        return self.for_lane is None and not self.left
 
 
 class VersionLoaded(_Event, frozen=True):

@@ -43,6 +43,18 @@ class Span(msgspec.Struct, frozen=True):
     loss_mask: tuple[bool, ...] | None = None
 
 
+def spans_from(spans: tuple[Span, ...], start: int) -> tuple[Span, ...]:
+    """The spans without their first `start` tokens."""
+    left = []
+    for span in spans:
+        if start < len(span.token_ids):
+            support = span.behaviour_support
+            kept = None if support is None else support[start:]
+            left.append(Span(span.version, span.token_ids[start:], span.behaviour_logprobs[start:], kept))
+        start = max(0, start - len(span.token_ids))
+    return tuple(left)
+
+
 class Trajectory(msgspec.Struct, frozen=True):
     """One sampled response: its spans in order. Under `sync` and `multi-version` there is exactly one span (C1).
 

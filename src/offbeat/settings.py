@@ -7,7 +7,7 @@ Derived values are properties. This file knows no torch and starts nothing.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError, model_validator
 
@@ -19,6 +19,7 @@ from offbeat.settings_sections import (
     LearnerSettings,
     LoraSettings,
     ModelSettings,
+    RaySettings,
     RolloutSettings,
     RunSettings,
     ScheduleSettings,
@@ -46,6 +47,7 @@ __all__ = [
     "LoraSettings",
     "ModelSettings",
     "PythonToolTask",
+    "RaySettings",
     "ReasoningGymTask",
     "RolloutSettings",
     "RunSettings",
@@ -54,6 +56,7 @@ __all__ = [
     "Settings",
     "TaskSettings",
     "TextArenaTask",
+    "Where",
     "load_settings",
     "settings_from",
 ]
@@ -66,12 +69,27 @@ class Settings(Section):
     schedule: ScheduleSettings = ScheduleSettings()
     learner: LearnerSettings = LearnerSettings()
     run: RunSettings = RunSettings()
+    ray: RaySettings = RaySettings()
 
     @model_validator(mode="after")
     def _possible(self) -> Settings:
         for problem in impossible(self.schedule, self.rollout, self.learner, self.task, self.model):
             raise ValueError(problem)
         return self
+
+
+class Where(NamedTuple):
+    """Where a session's lanes and learner run, if not as the run's settings say; it changes nothing of what they do."""
+
+    backend: str | None = None
+    address: str | None = None
+
+    def of(self, settings: Settings) -> Settings:
+        """The settings of this session. Raises SettingsError."""
+        given = settings.model_dump(mode="json")
+        given["run"] |= {"backend": self.backend} if self.backend else {}
+        given["ray"] |= {"address": self.address} if self.address is not None else {}
+        return settings_from(given)
 
 
 def load_settings(config: Path | None, overrides: list[str] | None = None) -> Settings:

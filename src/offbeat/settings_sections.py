@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from offbeat.objectives import Aggregation, Grpo, ObjectiveSettings
 from offbeat.task_settings import MOST, Positive, Seconds, Section
@@ -165,6 +166,10 @@ class LearnerSettings(Section):
     updates_per_iteration: Positive = 1
     micro_batch_tokens: Positive = 8192
     """Padded tokens in one forward pass; larger batches accumulate gradients."""
+    recompute_activations: bool = False
+    """Activation checkpointing: the backward pass computes each layer again, for much less memory."""
+    processes: int = Field(1, ge=1, le=64)
+    """Processes of one machine that share an update's micro-batches; each holds the whole policy."""
     max_consecutive_skips: Positive = 5
     align: AlignSettings = AlignSettings()
     lora: LoraSettings | None = None
@@ -193,9 +198,38 @@ class LearnerSettings(Section):
         return self.objective.NORMALISES and self.baseline == "group-mean"
 
 
+class RaySettings(Section):
+    """The cluster of a run whose `run.backend` is "ray": docs/cluster.md."""
+
+    address: str = ""
+    """`auto` or HOST:PORT of a cluster that this machine is a node of. Without a value Ray is started here."""
+    lane_cpus: float = Field(1.0, gt=0)
+    """What a rollout process reserves."""
+    lane_gpus: float = Field(0.0, ge=0)
+    """The same, for an engine that uses them: the built-in one does not."""
+    learner_cpus: float = Field(1.0, gt=0)
+    """What each of the learner's processes reserves."""
+    shared_directory: bool = False
+    """Does every node see the run directory? Then the learner may run on any; otherwise it stays beside the driver."""
+
+    @field_validator("address")
+    @classmethod
+    def _no_client(cls, address: str) -> str:
+        if address.startswith("ray://"):
+            raise ValueError(
+                f"ray.address = {address!r}: a run does not go through Ray Client; start it on a node of the cluster,"
+                " or by `ray job submit`, with address auto"
+            )
+        if address not in ("", "auto") and not re.fullmatch(r"\S+:\d{1,5}", address):
+            raise ValueError(f"ray.address = {address!r}: not auto and not HOST:PORT; give one of these")
+        return address
+
+
 class RunSettings(Section):
     """The run itself: seed, limits, leases, what is kept."""
 
+    backend: Literal["local", "ray"] = "local"
+    """Where lanes and learner run: processes of this machine, or actors of a Ray cluster."""
     seed: Count = 0
     threads: Positive = 1
     evaluate_every: Count = 100

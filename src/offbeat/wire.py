@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from offbeat.backends.backend import Backend
 from offbeat.backends.local import LocalBackend
 from offbeat.backends.messages import LearnerHello
 from offbeat.backends.parcels import sweep_parcels
@@ -23,19 +24,29 @@ from offbeat.live.rebuild import rebuild_newest
 from offbeat.live.world import LiveWorld
 from offbeat.loop import Observer, run
 from offbeat.models.prompts import check_exam
-from offbeat.settings import Settings
+from offbeat.settings import Settings, Where
 from offbeat.task_settings import EPISODIC
 from offbeat.tasks import make_task
 
 
 def start(directory: Path, settings: Settings, progress: Callable[[str, float], None]) -> None:
-    """Prepare a new run directory: the policy with its warm start, version 0, an empty log."""
+    """Prepare a new run directory: the policy with its warm start, version 0, an empty log.
+
+    Where there is a cluster it is joined first: without it there would be no run.
+    """
     interpreters(settings.rollout)
+    if settings.run.backend == "ray":
+        from offbeat.backends.ray_cluster import connect
+
+        connect(settings)
     create(directory, settings, progress)
 
 
 def go_on(
-    directory: Path, make_observers: Callable[[rundir.OpenRun], Sequence[Observer]], say: Callable[[str], None]
+    directory: Path,
+    make_observers: Callable[[rundir.OpenRun], Sequence[Observer]],
+    say: Callable[[str], None],
+    where: Where = Where(),
 ) -> Stop:
     """Take a run up where its log ends and go on until it stops; a finished run gives its Stop again.
 
@@ -49,8 +60,7 @@ def go_on(
         closing.callback(os.close, opened.lock)
         closing.callback(opened.log.close)
         closing.callback(sweep_parcels, directory)
-        pythons = interpreters(settings.rollout)
-        backend = LocalBackend(directory / rundir.WORKERS_LOG, settings.run.threads, (opened.lock,), pythons)
+        backend = _backend(directory, where.of(settings), opened.lock, say)
         closing.callback(backend.close)
         if opened.damage:
             rebuild_newest(directory, opened, backend, say)
@@ -65,7 +75,20 @@ def go_on(
         return stop
 
 
-def _train(directory: Path, opened: rundir.OpenRun, backend: LocalBackend, observers: Sequence[Observer]) -> Stop:
+def _backend(directory: Path, settings: Settings, lock: int, say: Callable[[str], None]) -> Backend:
+    printed = directory / rundir.WORKERS_LOG
+    local = LocalBackend(printed, settings.run.threads, (lock,), interpreters(settings.rollout))
+    if settings.run.backend == "local":
+        return local
+    from offbeat.backends.ray_cluster import connect
+
+    cluster = connect(settings)
+    from offbeat.backends.ray_backend import RayBackend
+
+    return RayBackend(cluster, local, directory, settings.schedule.outstanding_limit, printed, say)
+
+
+def _train(directory: Path, opened: rundir.OpenRun, backend: Backend, observers: Sequence[Observer]) -> Stop:
     settings = opened.settings
     prompts = PromptBook(make_task(settings.task, settings.run.seed), directory / "policy", settings.task.held_out)
     check_exam(prompts.held_out, settings.rollout)

@@ -15,6 +15,7 @@ from offbeat.backends.messages import LearnerHello, LearnerUp, StepDone, TrainOn
 from offbeat.backends.weights import Canary, publish
 from offbeat.learner.step import PolicyLearner
 from offbeat.records import Batch
+from offbeat.settings import settings_from
 from tests.learner.conftest import model_dir, reference_logits, sample_batch, save_model, settings
 
 __all__ = ["model_dir", "reference_logits", "sample_batch"]
@@ -27,8 +28,11 @@ CHOSEN = settings(
 class LearnerRun:
     """A run directory with version 0, and a learner's process on it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, processes: int = 1) -> None:
         self.directory = directory
+        self.settings = settings_from(
+            CHOSEN.model_dump() | {"learner": CHOSEN.learner.model_dump() | {"processes": processes}}
+        )
         save_model(directory / "policy")
         learner = PolicyLearner.open(directory / "policy", CHOSEN, attach=attach_alignment)
         canary = Canary((3,), (4,), tuple(learner.score((3,), (4,))))
@@ -45,13 +49,16 @@ class LearnerRun:
         raise AssertionError("nothing heard")
 
     def start(self) -> None:
-        hello = LearnerHello(str(self.directory), CHOSEN.model_dump(), self.version, self.digest, 0.0)
+        hello = LearnerHello(str(self.directory), self.settings.model_dump(), self.version, self.digest, 0.0)
         self.backend.start(LEARNER, hello)
         self.hear(LearnerUp)
 
+    def send(self, batch: Batch) -> None:
+        self.backend.send(LEARNER, TrainOn(batch))
+
     def train(self, batch: Batch) -> dict[str, Any]:
         """What a step reports, but for times, with the digest of the weights."""
-        self.backend.send(LEARNER, TrainOn(batch))
+        self.send(batch)
         done: StepDone = self.hear(StepDone)
         self.version, self.digest = done.version, done.digest
         told = msgspec.structs.asdict(done.report)

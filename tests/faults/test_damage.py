@@ -9,7 +9,6 @@ import sqlite3
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from offbeat.events import Event, Rebuilt, Trained
 

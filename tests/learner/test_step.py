@@ -117,6 +117,18 @@ def test_micro_batches_of_any_size_give_the_same_update(
         torch.testing.assert_close(other, gradients[0], atol=1e-6, rtol=1e-4)
 
 
+def test_recomputed_activations_give_the_same_update_and_keep_less(model_dir: Path, sample_batch: MakeBatch) -> None:
+    batch, gradients, kept = sample_batch(groups=4), [], []
+    for recompute in (False, True):
+        learner = PolicyLearner.open(model_dir, settings(recompute_activations=recompute), capture_gradient(gradients))
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.nbytes) or t, lambda t: t):  # noqa: B023
+            learner.step(batch)
+        kept.append(sum(sizes))
+    assert torch.equal(gradients[0], gradients[1])
+    assert kept[1] < kept[0]
+
+
 def capture_gradient(into: list[Tensor]) -> Callable[[Iterable[nn.Parameter], LearnerSettings], torch.optim.Optimizer]:
     """An optimizer factory: AdamW that notes the gradient each time it is asked to step."""
 

@@ -41,7 +41,9 @@ class Channel:
         return bool(self._out) and not self._broken and not self.closed
 
     def send(self, message: msgspec.Struct) -> None:
-        body = self._encoder.encode(message)
+        self.send_encoded(self._encoder.encode(message))
+
+    def send_encoded(self, body: bytes) -> None:
         self._out += _LENGTH.pack(len(body)) + body
         self.flush()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,9 +22,14 @@ from offbeat.backends.messages import (
     ToLearner,
     TrainOn,
 )
-from offbeat.backends.weights import Canary, publish, read_manifest, version_directory, weights_file
-from offbeat.backends.worker import Link, set_threads, work
+from offbeat.backends.sole_writer import sole_writer
+from offbeat.backends.weights import Canary, Manifest, publish, read_manifest
+from offbeat.backends.worker import Link, work
 from offbeat.settings import settings_from
+
+if TYPE_CHECKING:
+    from offbeat.learner.ranks import Ranks
+    from offbeat.learner.step import PolicyLearner
 
 BEAT_SECONDS = 5.0
 
@@ -48,22 +54,17 @@ class Passes:
 def main(link: Link) -> None:
     hello = link.next()
     assert isinstance(hello, LearnerHello)
-    settings = settings_from(hello.settings)
-    set_threads(settings.run.threads)
-    from offbeat.backends.alignment import attach_alignment
-    from offbeat.learner.checkpoint import stored_weights
-    from offbeat.learner.step import PolicyLearner
+    processes = settings_from(hello.settings).learner.processes
+    from offbeat.backends.learner_ranks import others, restored
 
+    with sole_writer(Path(hello.run_directory)):
+        manifest = read_manifest(Path(hello.run_directory), hello.version, hello.digest)
+        with others(hello, processes) as ranks:
+            _serve(link, hello, manifest, restored(hello, ranks), ranks)
+
+
+def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: PolicyLearner, ranks: Ranks | None) -> None:
     run_directory = Path(hello.run_directory)
-    manifest = read_manifest(run_directory, hello.version, hello.digest)
-    learner = PolicyLearner.restore(
-        run_directory / "policy",
-        version_directory(run_directory, hello.version),
-        settings,
-        hello.version,
-        stored=lambda version: stored_weights(weights_file(run_directory, version)),
-        attach=attach_alignment,
-    )
     prompt_ids, response_ids = manifest.canary.prompt_ids, manifest.canary.response_ids
 
     def canary() -> Canary:
@@ -76,6 +77,8 @@ def main(link: Link) -> None:
             case TrainOn():
                 started = time.monotonic()
                 learner.after_pass = Passes(link, learner.version).made_one
+                if ranks is not None:
+                    ranks.broadcast(msgspec.msgpack.encode(message))
                 report = learner.step(message.batch)
                 stepped = time.monotonic()
                 manifest = publish(run_directory, learner.version, learner.publish, canary)

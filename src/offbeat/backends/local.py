@@ -25,6 +25,7 @@ import msgspec
 from offbeat.backends.agent_messages import FromAgents
 from offbeat.backends.channel import Channel
 from offbeat.backends.messages import FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
+from offbeat.backends.worker import environment
 
 MODULES = {
     "rollout": ("offbeat.backends.rollout_process", FromRollout),
@@ -48,10 +49,12 @@ class Name(NamedTuple):
 
 
 class Died(msgspec.Struct, frozen=True):
-    """A worker's process ended by itself or by somebody else's hand: `how`, and the file with what it printed."""
+    """A worker ended by itself or by somebody else's hand: `how`, and the file with what it printed. `left`: with its
+    machine."""
 
     how: str
     printed: str = ""
+    left: bool = False
 
     @property
     def reason(self) -> str:
@@ -91,13 +94,6 @@ class LocalBackend:
         self.end(name)
         module, incoming = MODULES[name.kind]
         ours, theirs = socket.socketpair()
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(self._threads),
-            "MKL_NUM_THREADS": str(self._threads),
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
-        }
         kept = () if name.kind in LOCKLESS else self._keep_open
         with open(self._errors or os.devnull, "ab") as errors:
             process = subprocess.Popen(
@@ -106,7 +102,7 @@ class LocalBackend:
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
-                env=environment,
+                env=os.environ | environment(self._threads),
                 start_new_session=True,
             )
         theirs.close()

@@ -1,7 +1,7 @@
-"""What every worker process begins and ends with.
+"""What every worker begins and ends with, whatever carries its channel.
 
-A worker lives as long as its parent: the kernel ends it when the parent dies, and the end of its channel does
-the same where the kernel cannot. It answers a failure it can name with WorkerFailed; everything else it prints.
+A worker process lives as long as its parent: the kernel ends it when the parent dies, and the end of its channel does
+the same where the kernel cannot. A worker answers a failure it can name with WorkerFailed; everything else it prints.
 """
 
 from __future__ import annotations
@@ -64,28 +64,45 @@ class Link:
 def work(main: Callable[[Link], None], incoming: Any) -> None:
     """Run `main` on the channel whose file descriptor is the last argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent()
+    die_with_parent()
     sock = socket.socket(fileno=int(sys.argv[-1]))
     os.register_at_fork(after_in_child=sock.close)  # what foreign code forks must not hide the end of this process
-    link = Link(Channel(sock, incoming))
+    sys.exit(attend(main, Link(Channel(sock, incoming))))
+
+
+def attend(main: Callable[[Link], None], link: Link) -> int:
+    """Run `main` until it ends; an end that can be named is said. The exit code."""
     try:
         main(link)
+        return 0
     except OffbeatError as error:
         link.send(WorkerFailed(str(error), bad_input=isinstance(error, SettingsError | TaskError)))
         link.drain()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except OSError as error:
         link.send(WorkerFailed(f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")))
         link.drain()
-        sys.exit(1)
+        return 1
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel end this process with its parent."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
+
+
+def environment(threads: int) -> dict[str, str]:
+    """What a worker finds in its environment, besides what its parent has."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
+    }
 
 
 def set_threads(threads: int) -> None:

@@ -62,7 +62,7 @@ def lane_ready(s: Scheduler, event: e.LaneReady) -> list[e.Command]:
 
 
 def lane_lost(s: Scheduler, event: e.LaneLost) -> list[e.Command]:
-    return s.lose_lane(s.lanes[event.lane], event.reason, blamed=event.for_lane is None)
+    return s.lose_lane(s.lanes[event.lane], event.reason, event.blamed)
 
 
 def version_loaded(s: Scheduler, event: e.VersionLoaded) -> list[e.Command]:

@@ -75,6 +75,12 @@ class DriftMeter:
         for old in [each for each in self._copies if 0 < each < version]:
             del self._copies[old]
 
+    def to_each_lag(self, version: int, oldest: int, bound: int) -> tuple[float | None, ...]:
+        """|theta_t - theta_{t-s}| for s = 0 .. oldest, t = version; notes theta_t, drops what is beyond the bound."""
+        self.note(version)
+        self.forget_before(version - bound)
+        return (0.0, *(self.to_version(version - age) for age in range(1, oldest + 1)))
+
     def to_version(self, version: int) -> float | None:
         """|theta - theta_version|; None where that version is neither kept nor stored."""
         copy = self.of_version(version)

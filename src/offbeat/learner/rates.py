@@ -1,4 +1,4 @@
-"""What an update's learning rate is multiplied by, besides its schedule: floats in, floats out.
+"""What the peak learning rate is multiplied by: floats in, floats out.
 
 Knows no optimizer and no trajectory.
 """
@@ -7,6 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+
+def scheduled_share(version: int, warmup: int, iterations: int, final: float) -> float:
+    """Linear warm-up over `warmup` iterations times linear decay to `final` at the last of `iterations`."""
+    share = min(1.0, (version + 1) / warmup) if warmup else 1.0
+    return share * (1 - (1 - final) * min(1.0, version / max(1, iterations - 1)))
 
 
 def effective_sample_size(log_ratios: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ The optimizer comes ready-made from a factory, so what it does with a gradient i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,9 @@ from offbeat.learner.lora import trained
 from offbeat.learner.mismatch import measure, spread
 from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
-from offbeat.learner.rates import ess_scale, staleness_scale
+from offbeat.learner.ranks import Ranks
+from offbeat.learner.rates import scheduled_share
+from offbeat.learner.stepping import take_step
 from offbeat.learner.tally import Drift, Update, report
 from offbeat.objectives import Bounds, Tokens
 from offbeat.ports import Sampling
@@ -56,14 +58,19 @@ class PolicyLearner:
         optimizer_factory: OptimizerFactory = adamw,
         stored: StoredVersion | None = None,
         attach: Attach | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """`stored` gives the weights of earlier versions to measure drift against, after a resume."""
+        """`stored` gives the weights of earlier versions to measure drift against, after a resume; `ranks` the
+        processes that share the work, all of which make the same calls."""
         self.after_pass: Callable[[], None] = lambda: None
         """Called after every pass over a micro-batch, of which a step makes many."""
         rollout = settings.rollout
         self.version = version
         self.policy = policy
+        if settings.learner.recompute_activations:
+            policy.recompute_activations()
         self.consecutive_skips = 0
+        self._ranks = ranks or Ranks()
         self._model_dir = model_dir
         self._settings = settings.learner
         self._sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
@@ -107,6 +114,7 @@ class PolicyLearner:
         optimizer_factory: OptimizerFactory = adamw,
         stored: StoredVersion | None = None,
         attach: Attach | None = None,
+        ranks: Ranks | None = None,
     ) -> PolicyLearner:
         """The learner that `save` wrote into `directory`; it continues bit for bit.
 
@@ -114,7 +122,7 @@ class PolicyLearner:
         `version` is given and the files are of another.
         """
         policy = Policy.for_weights(model_dir, directory / MODEL_FILE)
-        learner = cls(model_dir, policy, settings, 0, optimizer_factory, stored, attach)
+        learner = cls(model_dir, policy, settings, 0, optimizer_factory, stored, attach, ranks)
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
         learner._drift_fit = position.drift
@@ -189,13 +197,9 @@ class PolicyLearner:
         return found
 
     def _drifts_to_behaviour(self, samples: Sequence[Sequence[Sample]]) -> tuple[float | None, ...]:
-        """|theta_t - theta_{t-s}| for s = 0 .. the largest staleness of the batch; notes theta_t."""
-        if self._meter is None:
-            return ()
-        self._meter.note(self.version)
-        self._meter.forget_before(self.version - self._bound)
+        """Up to the largest staleness of the batch."""
         oldest = max(sample.staleness for part in samples for sample in part)
-        return (0.0, *(self._meter.to_version(self.version - age) for age in range(1, oldest + 1)))
+        return () if self._meter is None else self._meter.to_each_lag(self.version, oldest, self._bound)
 
     def _mismatch(self, samples: Sequence[Sample]) -> Mismatch | None:
         """Of some trajectories, before anything moves: why their log-probs are not the target's."""
@@ -215,10 +219,10 @@ class PolicyLearner:
         return Drift(self._meter.to_version(self.version - 1), from_start, lags, self._drift_fit.exponent)
 
     def _set_learning_rate(self) -> float:
-        """Linear warm-up times linear decay to `final_learning_rate_share` of the rate at the last iteration."""
-        warmup, final = self._settings.warmup_iterations, self._settings.final_learning_rate_share
-        share = min(1.0, (self.version + 1) / warmup) if warmup else 1.0
-        share *= 1 - (1 - final) * min(1.0, self.version / max(1, self._settings.iterations - 1))
+        settings = self._settings
+        share = scheduled_share(
+            self.version, settings.warmup_iterations, settings.iterations, settings.final_learning_rate_share
+        )
         for group, peak in zip(self.optimizer.param_groups, self._peak_rates, strict=True):
             group["lr"] = share * peak
         return float(self.optimizer.param_groups[0]["lr"])
@@ -231,13 +235,16 @@ class PolicyLearner:
         moving = self._micro_batches([sample for sample in samples if sample.advantage != 0.0])
         still = self._micro_batches([sample for sample in samples if sample.advantage == 0.0])
         bounds = self._survey([*moving, *still]) if self._settings.objective.SURVEYS else ()
-        for batch in moving:
+        for batch in self._mine(moving, update):
             self._objective(batch, divisor, bounds, update).backward()  # type: ignore[no-untyped-call]
             self.after_pass()
         with torch.no_grad():
-            for batch in still:
+            for batch in self._mine(still, update):
                 self._objective(batch, divisor, bounds, update)
                 self.after_pass()
+        if moving:
+            self._ranks.add_gradients(self._parameters)
+        update.merge(self._ranks.total)
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         update.close(float(norm))
         if update.skipped:
@@ -248,35 +255,27 @@ class PolicyLearner:
             if self._control and self._settings.align.clip == "after":
                 norm = norm * self._control.control().kept
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.max_gradient_norm, norm)
-            self._take_step(update)
+            take_step(self.optimizer, update, self._settings, self._meter)
             self.consecutive_skips = 0
         if self._control and (moving or update.skipped):
             update.alignment = self._control.last
         self.optimizer.zero_grad(set_to_none=True)
         return update
 
-    def _take_step(self, update: Update) -> None:
-        """The optimizer's step at the update's own rate, and how far it went."""
-        settings = self._settings
-        if settings.ess_reference is not None:
-            update.rate_scale *= ess_scale(update.effective_sample_size, settings.ess_reference)
-        if settings.staleness_rate == "inverse":
-            update.rate_scale *= staleness_scale(update.staleness_mean)
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        if self._meter is not None:
-            self._meter.mark()
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * update.rate_scale
-        self.optimizer.step()
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        taken = rates[0] * update.rate_scale
-        moved = self._meter.since_mark() if self._meter is not None else 0.0
-        if taken > 0 and moved > 0:  # an optimizer may decline to move
-            update.g_upd = moved / taken
+    def _mine(self, batches: Sequence[MicroBatch], update: Update) -> Iterator[MicroBatch]:
+        """This process's micro-batches; those of others are left out, but counted."""
+        for batch, mine in zip(batches, self._ranks.mine([b.padded_tokens for b in batches]), strict=True):
+            if mine:
+                yield batch
+            else:
+                update.leave_out(batch.samples)
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return self.policy.micro_batches(samples, self._settings.micro_batch_tokens)
+        tokens = self._settings.micro_batch_tokens
+        if self._ranks.count > 1:  # something for everybody
+            whole = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in samples)
+            tokens = min(tokens, -(-whole // (2 * self._ranks.count)) or 1)
+        return self.policy.micro_batches(samples, tokens)
 
     def _tokens(self, batch: MicroBatch, logprobs: Tensor) -> Tokens:
         """With one update an iteration the target is still the proximal policy: nothing needs to be computed twice."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import msgspec
@@ -59,6 +59,19 @@ class Update:
         self._ages += [sample.staleness for sample in samples]
         row = (loss.detach().double(), entropy_sum, sums.tokens, sums.ratio_sum, sums.clipped, sums.lag_kl_sum)
         self._rows.append(torch.stack([*row, sums.ratio_max]))
+
+    def leave_out(self, samples: Sequence[Sample]) -> None:
+        """A micro-batch that another process takes up at this place."""
+        self._each.append(torch.zeros(len(samples), 4, dtype=torch.float64))
+        self._ages += [sample.staleness for sample in samples]
+        self._rows.append(torch.zeros(7, dtype=torch.float64))
+
+    def merge(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Take over what other processes counted: `total` adds up over all of them, who have the same places."""
+        rows, each = torch.stack(self._rows), torch.cat(self._each)
+        sums = total(torch.cat([rows.flatten(), each.flatten()]))
+        self._rows = list(sums[: rows.numel()].view_as(rows))
+        self._each = [sums[rows.numel() :].view_as(each)]
 
     def close(self, gradient_norm: float) -> None:
         """Add up. Skipped is an update whose loss or gradient norm is not finite."""

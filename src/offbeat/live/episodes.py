@@ -21,7 +21,8 @@ from offbeat.backends.agent_messages import (
     RunEpisode,
     TurnIs,
 )
-from offbeat.backends.local import Died, LocalBackend, Name
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Died, Name
 from offbeat.live.held_out import MARKED_SECONDS
 from offbeat.records import Prompt, Trajectory
 
@@ -67,7 +68,7 @@ class EpisodeDesk:
 
     def __init__(
         self,
-        backend: LocalBackend,
+        backend: Backend,
         hello: AgentsHello,
         tell_lane: Callable[[Any], None],
         seconds: float,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from offbeat.backends.local import Died, LocalBackend, Name
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Died, Name
 from offbeat.backends.messages import Exported, ExportTo, LearnerHello
 from offbeat.errors import RunFailed
 
@@ -22,7 +23,7 @@ def has_model(run_directory: Path) -> bool:
     return all((run_directory / MODEL / name).is_file() for name in ("config.json", "model.safetensors"))
 
 
-def export_model(run_directory: Path, backend: LocalBackend, hello: LearnerHello, seconds: float) -> None:
+def export_model(run_directory: Path, backend: Backend, hello: LearnerHello, seconds: float) -> None:
     """Write DIR/model by the run's learner, or by one started with `hello` where there is none.
 
     Raises RunFailed when the learner ends, or says nothing for `seconds`.

@@ -15,13 +15,14 @@ import msgspec
 
 from offbeat import events as e
 from offbeat.backends import messages as m
-from offbeat.backends.local import LocalBackend, Name
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Name
 from offbeat.backends.parcels import parcel_file, sweep_parcels
 
 
 class LaneDesk:
     def __init__(
-        self, backend: LocalBackend, directory: Path, per_process: int, settings: dict[str, Any], origin: float
+        self, backend: Backend, directory: Path, per_process: int, settings: dict[str, Any], origin: float
     ) -> None:
         self._backend = backend
         self._directory = directory
@@ -50,9 +51,10 @@ class LaneDesk:
         """Send a message to the process of the lane that it names."""
         self._backend.send(self._process(message.lane), message)
 
-    def lost(self, name: Name, reason: str, for_lane: int | None = None) -> list[e.Event]:
+    def lost(self, name: Name, reason: str, for_lane: int | None = None, left: bool = False) -> list[e.Event]:
         """A process has ended: so have all its lanes."""
-        return [e.LaneLost(lane, reason, self._lives[lane], for_lane) for lane in sorted(self._open.pop(name, ()))]
+        gone = sorted(self._open.pop(name, ()))
+        return [e.LaneLost(lane, reason, self._lives[lane], for_lane, left) for lane in gone]
 
     def heard(self, message: Any) -> e.Event:
         """What a lane that is open said, as an event of its present life: no process that was replaced is heard."""

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from offbeat.backends.local import Died, LocalBackend
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Died
 from offbeat.backends.messages import LearnerHello, StepDone, TrainOn
 from offbeat.errors import RunDirectoryError
 from offbeat.events import Rebuilt, Train
@@ -22,7 +23,7 @@ from offbeat.live.runlog import RunLog
 from offbeat.records import Batch
 
 
-def rebuild_newest(directory: Path, opened: OpenRun, backend: LocalBackend, say: Callable[[str], None]) -> None:
+def rebuild_newest(directory: Path, opened: OpenRun, backend: Backend, say: Callable[[str], None]) -> None:
     """Make the newest version again and log it. Raises RunDirectoryError where that fails."""
     newest = opened.scheduler.window.newest
     before, announced = newest - 1, opened.shelf.digests[newest]
@@ -48,7 +49,7 @@ def _batch(log: RunLog, iteration: int) -> Batch:
     return log.batch(iteration, train.group_ids, train.attempts)
 
 
-def _done(directory: Path, backend: LocalBackend, seconds: float) -> StepDone:
+def _done(directory: Path, backend: Backend, seconds: float) -> StepDone:
     """The learner's answer; it may take any time in which it says that it goes on."""
     heard_at, reason = time.monotonic(), ""
     while not reason:

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from offbeat.backends.local import LocalBackend, Name
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Name
 from offbeat.backends.messages import ScorerHello, ScoreThis
 from offbeat.records import Prompt
 
@@ -34,7 +35,7 @@ class Verdict(NamedTuple):
 
 
 class Scoring:
-    def __init__(self, backend: LocalBackend, hello: ScorerHello, seconds: float, attempts: int) -> None:
+    def __init__(self, backend: Backend, hello: ScorerHello, seconds: float, attempts: int) -> None:
         self._backend = backend
         self._hello = hello
         self._seconds = seconds

@@ -15,7 +15,8 @@ from typing import Any
 
 from offbeat import events as e
 from offbeat.backends import messages as m
-from offbeat.backends.local import Died, LocalBackend, Name
+from offbeat.backends.backend import Backend
+from offbeat.backends.local import Died, Name
 from offbeat.errors import OffbeatError, TaskError
 from offbeat.live.export import LEARNER
 from offbeat.live.held_out import HeldOutDesk
@@ -32,14 +33,14 @@ TICK_SECONDS = 1.0
 
 
 class LiveWorld:
-    """ports.World over a LocalBackend. `start` is the run time at which this session begins."""
+    """ports.World over a backend. `start` is the run time at which this session begins."""
 
     def __init__(
         self,
         directory: Path,
         settings: Settings,
         log: RunLog,
-        backend: LocalBackend,
+        backend: Backend,
         prompts: PromptBook,
         shelf: VersionShelf,
         session: int,
@@ -144,7 +145,7 @@ class LiveWorld:
                 self.held_out.score(message)
                 self.scoring.go_on(self._clock())
             case Died():
-                self._pending += self.lanes.lost(name, message.reason)
+                self._pending += self.lanes.lost(name, message.reason, left=message.left)
             case m.WorkerFailed():
                 pass  # it ends: `Died` follows, with this reason
             case _:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from offbeat.ports import Completion, Parcel, Request
-from offbeat.records import Span
+from offbeat.records import Span, spans_from
 from offbeat.rollout.cache import BlockCache, blocks_for
 from offbeat.rollout.slots import Bools, PromptKey, Slots, key_of
 
@@ -106,7 +106,7 @@ class Parking:
             return self._slots.spans(slot, start)
         for parcel in self._outside():
             if parcel.request.request_id == request_id:
-                return _from(parcel.spans, start)
+                return spans_from(parcel.spans, start)
         return ()
 
     def parked(self) -> tuple[int, ...]:
@@ -239,18 +239,6 @@ class Parking:
 
     def _outside(self) -> list[Parcel]:
         return [*self._queue, *self._parked.values()]
-
-
-def _from(spans: tuple[Span, ...], start: int) -> tuple[Span, ...]:
-    """The spans without their first `start` tokens."""
-    left = []
-    for span in spans:
-        if start < len(span.token_ids):
-            support = span.behaviour_support
-            kept = None if support is None else support[start:]
-            left.append(Span(span.version, span.token_ids[start:], span.behaviour_logprobs[start:], kept))
-        start = max(0, start - len(span.token_ids))
-    return tuple(left)
 
 
 def _without_cache(parcel: Parcel) -> Parcel:

@@ -15,10 +15,9 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from offbeat.backends.worker import set_threads
-from offbeat.errors import OffbeatError
+from offbeat.errors import NonFiniteLogits, OffbeatError
 from offbeat.ports import Completion, Generator, Parcel
 from offbeat.records import FinishReason, Span
-from offbeat.rollout.engine import NonFiniteLogits
 
 
 class Sampled(NamedTuple):

@@ -21,7 +21,8 @@ class FakeWorld:
     """Random response lengths, `learn` seconds a step, faults with the given probabilities per second.
 
     `length(rng)` gives a response's tokens (one token is one second); `faults` maps "lane" and "learner" to a
-    rate of deaths per second and "score" to a probability of a failing reward.
+    rate of deaths per second, "leave" to one of lanes that go with their machine, "score" to a probability of a failing
+    reward, and "absence" to the most seconds that a lane waits for room.
     """
 
     def __init__(
@@ -116,25 +117,25 @@ class FakeWorld:
     def _start_lane(self, index: int) -> None:
         lane = self.lanes[index]
         life = lane.restart()
-        self._after(1.0, lambda: e.LaneReady(index, lane.slots) if lane.life == life else None)
-        rate = self.faults.get("lane", 0.0)
-        if rate:
+        room = 1.0 + (self.rng.uniform(0.0, self.faults["absence"]) if "absence" in self.faults else 0.0)
+        self._after(room, lambda: e.LaneReady(index, lane.slots) if lane.life == life else None)
 
-            def die() -> e.Event | None:
-                if lane.life != life:
-                    return None
-                lane.life += 1
-                return e.LaneLost(index, "killed by the test")
+        def end(left: bool) -> e.Event | None:
+            if lane.life != life:
+                return None
+            lane.life += 1
+            return e.LaneLost(index, "ended by the test", left=left)
 
-            self._after(self.rng.expovariate(rate), die)
+        for fault in ("lane", "leave"):
+            if rate := self.faults.get(fault, 0.0):
+                self._after(room - 1.0 + self.rng.expovariate(rate), partial(end, fault == "leave"))
 
     def _start_learner(self, version: int) -> None:
         self._learner_life += 1
         life = self._learner_life
         self.version = version
         self._after(2.0, lambda: e.LearnerReady(version) if self._learner_life == life else None)
-        rate = self.faults.get("learner", 0.0)
-        if rate:
+        if rate := self.faults.get("learner", 0.0):
 
             def die() -> e.Event | None:
                 if self._learner_life != life:

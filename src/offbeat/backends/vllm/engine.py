@@ -20,6 +20,7 @@ from offbeat.backends.vllm.held import Held
 from offbeat.backends.vllm.launch import BLOCK, blocks_for, launch
 from offbeat.errors import EngineError, NonFiniteLogits
 from offbeat.ports import Completion, Parcel, Request
+from offbeat.records import Span, spans_from
 from offbeat.rollout.checks import check_parcel, check_request, check_tokens
 from offbeat.rollout.config import ModelShape, read_shape
 
@@ -163,6 +164,11 @@ class VllmEngine:
     def decoded(self) -> dict[int, int]:
         """Tokens decoded so far of each unfinished request; those not begun count 0."""
         return {request_id: held.count for request_id, held in self._held.items()}
+
+    def sampled(self, request_id: int, start: int = 0) -> tuple[Span, ...]:
+        """What an unfinished request has sampled from its token `start` on; empty where there is nothing (yet)."""
+        held = self._held.get(request_id)
+        return () if held is None else spans_from(held.all_spans(), start)
 
     def parked(self) -> tuple[int, ...]:
         """None: what vLLM has no room for it computes again, and counts as running meanwhile."""

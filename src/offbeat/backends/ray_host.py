@@ -1,0 +1,226 @@
+"""A worker inside a Ray actor: the serving loop of `rollout_process` or `learner_process` on a thread.
+
+The loop cannot tell: it reads messages from a socket pair and files from a run directory. A learner's is the run's own;
+a lane's is a scratch directory of its node, into which this file puts what a message refers to before it is delivered
+(the policy, a version, parcels), out of Ray's object store. *Node-alone invariant*: a lane needs nothing of the
+driver's disk. Knows no scheduling and no driver.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from offbeat.backends import messages as m
+from offbeat.backends.channel import Channel
+from offbeat.backends.parcels import parcel_file
+from offbeat.backends.weights import version_directory
+from offbeat.backends.worker import Link, attend, environment
+
+HEAR_SECONDS = 10.0
+GATHER_SECONDS = 0.02
+"""Between two answers of a worker that goes on talking: a call for every response would cost it more."""
+TO = {"rollout": m.ToRollout, "learner": m.ToLearner}
+FROM = {"rollout": m.FromRollout, "learner": m.FromLearner}
+SCRATCH = "offbeat-lane-"
+VERSION_FILES = "manifest.json", "model.safetensors"
+"""What a lane needs of a version."""
+
+Files: TypeAlias = Mapping[str, NDArray[np.uint8]]
+"""Contents of files by their names."""
+
+
+class Sender(msgspec.Struct, frozen=True):
+    """The driver: its version, and its clocks, for times of workers are told in its run time."""
+
+    offbeat_version: str
+    boot: str
+    wall_minus_monotonic: float
+
+    @classmethod
+    def here(cls) -> Sender:
+        from offbeat import __version__
+
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        name = boot.read_text().strip() if boot.exists() else socket.gethostname()
+        return cls(__version__, name, time.time() - time.monotonic())
+
+    def origin_on(self, other: Sender, origin: float) -> float:
+        """The monotonic clock's value on the machine `other` at what is `origin` on this one's: the same on the same
+        machine, elsewhere as exact as the machines' wall clocks agree."""
+        return origin if other.boot == self.boot else origin + self.wall_minus_monotonic - other.wall_minus_monotonic
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What a worker said, and its end: None while it goes on, else why in one line, and what it printed last.
+
+    `parcels[i]` refers to what message i leaves behind: contents of parcels by trajectory and attempt.
+    """
+
+    frames: list[bytes]
+    parcels: dict[int, Any]
+    ended: str | None = None
+    printed: str = ""
+
+
+def read_files(directory: Path, names: Sequence[str]) -> Files:
+    """Contents as arrays over the page cache: copied once, into the object store."""
+    return {name: np.asarray(np.memmap(directory / name, dtype=np.uint8, mode="r")) for name in names}
+
+
+def place_files(directory: Path, files: Files) -> None:
+    """The opposite; the directory is there whole or not at all."""
+    aside = Path(tempfile.mkdtemp(dir=directory.parent))
+    for name, contents in files.items():
+        with open(aside / name, "wb") as file:
+            file.write(contents.data)
+    shutil.rmtree(directory, ignore_errors=True)
+    aside.rename(directory)
+
+
+class Host:
+    """Made a Ray actor by `ray_cluster`. Calls of one concurrency group run one after the other, in the order sent."""
+
+    def __init__(self, kind: str, hello: bytes, sender: Sender, policy: Files | None) -> None:
+        self._ended: str | None = None
+        self._printed = ""
+        self._answered_at = 0.0
+        self._sending = threading.Lock()
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours, FROM[kind])
+        here = Sender.here()
+        if here.offbeat_version != sender.offbeat_version:
+            raise RuntimeError(f"this node has offbeat {here.offbeat_version}, the driver {sender.offbeat_version}")
+        opening = msgspec.msgpack.decode(hello, type=TO[kind])
+        assert isinstance(opening, m.RolloutHello | m.LearnerHello)
+        origin = sender.origin_on(here, opening.origin)
+        self._directory = Path(opening.run_directory)
+        if isinstance(opening, m.RolloutHello):
+            assert policy is not None
+            self._directory = _scratch()
+            (self._directory / "versions").mkdir()
+            place_files(self._directory / "policy", policy)
+        elif not self._directory.is_dir():
+            raise RuntimeError(
+                f"{self._directory} is not to be seen on this node; choose an --out that all nodes share"
+            )
+        opening = msgspec.structs.replace(opening, run_directory=str(self._directory), origin=origin)
+        threads = opening.settings["run"]["threads"]
+        os.environ.update(environment(threads))
+        self._deliver(msgspec.msgpack.encode(opening))
+        main = importlib.import_module(f"offbeat.backends.{kind}_process").main
+        link = Link(Channel(theirs, TO[kind]))
+        threading.Thread(target=self._run, args=(main, link, theirs), daemon=True).start()
+
+    def _run(self, main: Any, link: Link, theirs: socket.socket) -> None:
+        try:
+            code = attend(main, link)
+            self._ended = f"exit code {code}"
+        finally:
+            if self._ended is None:
+                self._ended = f"an error ({sys.exc_info()[1]!r})"
+                self._printed = traceback.format_exc()
+            theirs.close()
+
+    # -- called by the driver ----------------------------------------------------------------------------------
+
+    @ray.method(concurrency_group="take")
+    def take(self, frame: bytes) -> None:
+        """Deliver a message."""
+        self._deliver(frame)
+
+    @ray.method(concurrency_group="take")
+    def attach(self, frame: bytes, parcels: list[tuple[int, int, Any]]) -> None:
+        """Deliver a TakeUpSamples after its parcels: (trajectory, attempt, reference to what its lane left). One that
+        is lost with its node is missing then, which the lane says."""
+        for trajectory_id, attempt, left in parcels:
+            try:
+                contents = ray.get(left)[trajectory_id, attempt]
+            except ray.exceptions.RayError:
+                continue
+            file = parcel_file(self._directory, trajectory_id, attempt)
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(contents.data)
+        self._deliver(frame)
+
+    @ray.method(concurrency_group="fetch")
+    def load(self, frame: bytes, version: int, weights: list[Any]) -> bool:
+        """Deliver a LoadWeights after its version's files; False where these are not to be had any more."""
+        try:
+            files = ray.get(weights[0])
+        except ray.exceptions.RayError:
+            return False
+        place_files(version_directory(self._directory, version), files)
+        self._deliver(frame)
+        return True
+
+    @ray.method(concurrency_group="fetch")
+    def version(self, version: int) -> Files:
+        """Files of a version that this learner has published."""
+        return read_files(version_directory(self._directory, version), VERSION_FILES)
+
+    @ray.method(concurrency_group="hear")
+    def hear(self) -> Heard:
+        """All that was said since; waits for it a while."""
+        messages: list[Any] = []
+        if select.select([self._channel], [], [], HEAR_SECONDS)[0]:
+            time.sleep(max(0.0, self._answered_at + GATHER_SECONDS - time.monotonic()))
+            messages = self._channel.receive()
+        self._answered_at = time.monotonic()
+        frames, parcels = [], {}
+        for index, message in enumerate(messages):
+            frames.append(msgspec.msgpack.encode(message))
+            if isinstance(message, m.SamplesGivenUp):
+                parcels[index] = ray.put(self._pick_up(message))
+            elif isinstance(message, m.WeightsLoaded):
+                shutil.rmtree(version_directory(self._directory, message.version), ignore_errors=True)
+        if not self._channel.closed:
+            return Heard(frames, parcels)
+        return Heard(frames, parcels, self._ended, self._printed)
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _pick_up(self, message: m.SamplesGivenUp) -> dict[tuple[int, int], NDArray[np.uint8]]:
+        found = {}
+        for key in zip(message.trajectory_ids, message.attempts, strict=True):
+            file = parcel_file(self._directory, *key)
+            found[key] = np.fromfile(file, dtype=np.uint8)
+            file.unlink()
+        return found
+
+    def _deliver(self, frame: bytes) -> None:
+        """Hand a message to the loop and wait until it has taken all of it, or is gone."""
+        with self._sending:
+            self._channel.send_encoded(frame)
+            while self._channel.wants_to_write:
+                select.select([], [self._channel], [], 1.0)
+                self._channel.flush()
+
+
+def _scratch() -> Path:
+    """A new directory for a lane in TMPDIR, named after machine and process; what killed ones left here goes now.
+
+    Ray gives every actor a process of its own.
+    """
+    parent, mine = Path(tempfile.gettempdir()), f"{SCRATCH}{socket.gethostname()}-"
+    for left in parent.glob(f"{mine}*"):
+        pid = left.name.removeprefix(mine).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-"))

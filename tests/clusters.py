@@ -1,0 +1,37 @@
+"""A Ray cluster of several nodes on this machine, started once for all tests that ask for it, and its workers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+ON_CLUSTER = pytest.mark.xdist_group("whole runs")
+"""One worker of the test session has the cluster, the one that has the whole runs."""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """ray.cluster_utils.Cluster: a head for the driver, the learner and one lane more, and a node for a lane."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    made = cluster_utils.Cluster(initialize_head=True, head_node_args=node(2))
+    made.add_node(**node(1))
+    yield made
+    importlib.import_module("ray").shutdown()
+    made.shutdown()
+
+
+def node(cpus: int) -> dict[str, Any]:
+    return {"num_cpus": cpus, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+
+
+def actors(cluster: Any) -> list[psutil.Process]:
+    """Lanes and learners that run on a cluster."""
+    raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
+    children = [child for pid in raylets if psutil.pid_exists(pid) for child in psutil.Process(pid).children()]
+    return [child for child in children if " ".join(child.cmdline()).startswith("ray::Host")]

@@ -1,0 +1,130 @@
+"""Whole runs on a Ray cluster of several nodes: the same results as here, and nothing lost whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from offbeat import events as e
+from tests.clusters import ON_CLUSTER, actors, cluster, node
+from tests.twin.test_bound_zero import published
+
+from .conftest import Trial, finish, kill, noise
+from .test_kills import assert_clean
+
+__all__ = ["cluster"]
+pytestmark = [pytest.mark.slow, ON_CLUSTER]
+
+N = 150
+TAIL = (
+    f"learner.iterations={N}",
+    "rollout.lanes=2",
+    "rollout.max_new_tokens=60",
+    "schedule.max_versions=1",
+    "schedule.rebalance_seconds=0.5",
+)
+
+
+def on_ray(cluster: Any) -> tuple[str, ...]:
+    return "run.backend=ray", f"ray.address={cluster.address}"
+
+
+def said(trial: Trial, *kinds: type) -> list[Any]:
+    """Events of these kinds, in order, from the log of a run that may be writing."""
+    file = trial.directory / "run.sqlite"
+    if not file.exists():
+        return []
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as log:
+        rows = log.execute("SELECT body FROM events ORDER BY seq").fetchall()
+    found = [msgspec.json.decode(body, type=e.Event) for (body,) in rows]
+    return [event for event in found if isinstance(event, kinds)]
+
+
+def test_a_cluster_changes_no_result(cluster: Any, policy: Path, tmp_path: Path) -> None:
+    """Bit for bit at K = 0: batches, losses, weights."""
+    here = published(tmp_path / "here", policy, "schedule.max_staleness=0")
+    there = published(tmp_path / "there", policy, "schedule.max_staleness=0", *on_ray(cluster))
+    assert there == here
+    assert len({digest for digest, _, _ in here}) > 1
+
+
+def test_a_node_dies_then_a_lane_the_learner_and_the_driver(cluster: Any, trial: Trial) -> None:
+    """The node's lane waits for room, is not blamed, and comes back with another node."""
+    process = trial.begin(*noise(trial), *TAIL, *on_ray(cluster))
+    trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 2, process)
+    trial.wait_for_version(3, process)
+    lost = cluster.list_all_nodes()[-1]
+    os.kill(lost.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+    trial.wait_for(lambda: any(event.left for event in said(trial, e.LaneLost)), process)
+    trial.wait_for_version(trial.version() + 2, process)
+    cluster.remove_node(lost, allow_graceful=False)
+    cluster.add_node(**node(1))
+    trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 3, process)
+    workers = actors(cluster)
+    [learner] = [p for p in workers if any(file.path.endswith("/learner.lock") for file in p.open_files())]
+    [lane, *_] = [p for p in workers if p != learner]
+    lane.kill()
+    trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 4, process)
+    learner.kill()
+    trial.wait_for(lambda: len(said(trial, e.LearnerReady)) == 2, process)
+    trial.wait_for_version(trial.version() + 1, process)
+    kill(process)
+    assert trial.version() < N
+    result = finish(trial.resume())
+    assert (result["iterations"], result["lost"], result["consumed_twice"]) == (N, 0, 0)
+    found = assert_clean(trial, N, recompute=20)
+    assert found["max_logprob_error"] < 1e-4
+    assert len(said(trial, e.LearnerLost)) == 1
+    moved = [event for event in said(trial, e.Departed) if event.trajectory_ids]
+    assert moved, "no response ever travelled between nodes"
+
+
+def test_a_run_that_began_here_goes_on_there(cluster: Any, trial: Trial) -> None:
+    process = trial.begin(*noise(trial), *TAIL, "learner.iterations=12")
+    trial.wait_for_version(2, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    arguments = "--backend", "ray", "--address", cluster.address
+    finish(trial.popen("train", "--resume", str(trial.directory), *arguments, "--json"))
+    assert_clean(trial, 12)
+
+
+def test_a_cluster_that_cannot_be_joined_is_one_line_and_nothing_is_written(trial: Trial) -> None:
+    for address, words in (
+        ("ray://10.0.0.1:10001", "ray job submit"),
+        ("head", "not auto and not HOST:PORT"),
+        ("127.0.0.1:1", "start Ray there"),
+    ):
+        done = subprocess.run(
+            trial.command("train", "--out", str(trial.directory), "--backend", "ray", "--address", address),
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": trial.python_path},
+        )
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert words in done.stderr
+    assert not trial.directory.exists()
+
+
+def test_nothing_of_a_ray_that_was_started_for_a_run_outlives_it(trial: Trial) -> None:
+    """Also where the run is killed, and nobody gets in without the token."""
+    process = trial.begin(*noise(trial), *TAIL, "run.backend=ray")
+    trial.wait_for_version(1, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert any("raylet" in child.name() for child in children)
+    kill(process)
+    deadline = time.monotonic() + 30
+    working = [child for child in children if "Agent" not in child.name()]  # Ray's agents look for their raylet rarely
+    while any(child.is_running() and child.status() != "zombie" for child in working) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not [child for child in working if child.is_running() and child.status() != "zombie"]

@@ -7,14 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from offbeat import events as e
 from offbeat.records import Trajectory
 from offbeat.report.read import read_run, read_trajectories
 from tests.faults.conftest import Trial, finish, kill, policy, trial  # noqa: F401
-
-pytestmark = pytest.mark.slow
 
 PLAY = """
 import asyncio

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
 from offbeat.backends.local import Died
 from offbeat.records import Batch
@@ -18,7 +17,6 @@ from tests.learner.conftest import model_dir, reference_logits, sample_batch
 __all__ = ["model_dir", "reference_logits", "sample_batch"]
 
 
-@pytest.mark.slow
 def test_two_processes_end_together_and_go_on_where_they_were(
     tmp_path: Path, sample_batch: Callable[..., Batch]
 ) -> None:

@@ -124,7 +124,6 @@ def conversation(talk: Talk, batch: Batch) -> tuple[dict[int, Trajectory], str, 
     return sampled, done.digest, sorted(file.name for file in (talk.directory / "model").iterdir())
 
 
-@pytest.mark.slow
 def test_the_same_conversation_gives_the_same_answers(
     tmp_path: Path, ray_backend: Callable[[Path, Settings], Backend], sample_batch: Callable[..., Batch]
 ) -> None:
@@ -150,7 +149,6 @@ def kill(talk: Talk, name: Name) -> None:
         process.kill()
 
 
-@pytest.mark.slow
 def test_a_killed_worker_dies_once_and_another_takes_its_name(talk: Talk) -> None:
     talk.open_lane(0, talk.digest)
     talk.hear(m.WeightsLoaded, LANES[0])
@@ -164,7 +162,6 @@ def test_a_killed_worker_dies_once_and_another_takes_its_name(talk: Talk) -> Non
     assert not [message for _, message in talk.said if isinstance(message, Died)]
 
 
-@pytest.mark.slow
 def test_a_worker_that_was_replaced_is_not_heard(talk: Talk) -> None:
     talk.open_lane(0, talk.digest)
     talk.backend.send(LANES[0], m.Sample(0, 0, (3,), (0, 1, 2), (0, 0, 0)))
@@ -175,7 +172,6 @@ def test_a_worker_that_was_replaced_is_not_heard(talk: Talk) -> None:
     assert not [message for _, message in talk.said if isinstance(message, m.Sampled | Died)]
 
 
-@pytest.mark.slow
 def test_a_failure_that_can_be_named_is_the_reason_of_the_death(talk: Talk) -> None:
     """Weights that are not the announced ones; then a learner whose version is nowhere."""
     talk.open_lane(0, "0" * 64)
@@ -185,7 +181,6 @@ def test_a_failure_that_can_be_named_is_the_reason_of_the_death(talk: Talk) -> N
     assert "version 9: no usable manifest" in talk.hear(Died, LEARNER).reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("talk", ["ray"], indirect=True)
 def test_a_version_outlives_the_learner_that_published_it(talk: Talk, sample_batch: Callable[..., Batch]) -> None:
     """Its learner is killed at once; what the object store has lost for good is put there again from the disk."""

@@ -17,8 +17,6 @@ from offbeat.testing.subject import Subject
 from .conftest import SMALL, Trial, noise
 from .test_several_lanes import TAIL
 
-pytestmark = pytest.mark.slow
-
 ENDLESS = "learner.iterations=1000000"
 ROUNDS: dict[str, tuple[tuple[str, ...], list[Blow]]] = {
     "one lane": (

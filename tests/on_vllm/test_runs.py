@@ -7,11 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from tests.faults.conftest import Trial, finish, kill, worker
-
-pytestmark = pytest.mark.slow
 
 
 def events(run: Path, kind: str) -> int:

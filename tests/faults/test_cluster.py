@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import psutil
-import pytest
 
 from offbeat import events as e
 from tests.clusters import ON_CLUSTER, actors, cluster, node
@@ -22,7 +21,7 @@ from .conftest import Trial, finish, kill, noise
 from .test_kills import assert_clean
 
 __all__ = ["cluster"]
-pytestmark = [pytest.mark.slow, ON_CLUSTER]
+pytestmark = ON_CLUSTER
 
 N = 150
 TAIL = (

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-ON_CLUSTER = pytest.mark.xdist_group("whole runs")
-"""One worker of the test session has the cluster, the one that has the whole runs."""
+ON_CLUSTER = pytest.mark.xdist_group("cluster")
+"""One worker of the test session has the cluster."""
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,12 @@ def test_engine_rescorer_and_exported_model_agree_with_the_learner(
     np.testing.assert_allclose(again, target, atol=1e-5)
 
 
+def test_the_same_adapter_has_the_same_digest_every_time(model_dir: Path, tmp_path: Path) -> None:
+    """A comparison of runs checks by it that they began alike."""
+    digests = {PolicyLearner.open(model_dir, with_lora()).publish(tmp_path / str(number)) for number in range(8)}
+    assert len(digests) == 1
+
+
 def test_peft_is_not_imported_where_nothing_is_adapted() -> None:
     code = "import sys, offbeat.learner.step; sys.exit('peft' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

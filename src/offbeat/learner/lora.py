@@ -89,5 +89,6 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def as_metadata(adapter: Adapter | None) -> dict[str, str]:
-    """Metadata of a version's file."""
-    return {"format": "pt"} | ({} if adapter is None else {"adapter": json.dumps(msgspec.to_builtins(adapter))})
+    """Metadata of a version's file: one entry, since safetensors writes several in any order and the same weights must
+    have the same digest."""
+    return {"format": "pt"} if adapter is None else {"adapter": json.dumps(msgspec.to_builtins(adapter))}

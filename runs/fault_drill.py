@@ -64,7 +64,10 @@ def merged(drills: list[dict]) -> dict:
     def counts(key: str) -> dict[str, int]:
         return {name: sum(d[key].get(name, 0) for d in drills) for d in drills for name in d[key]}
 
-    resumes, lanes = ([x for d in drills for x in d[key]] for key in ("resume_seconds", "lane_seconds"))
+    def seconds(key: str) -> dict[str, float] | None:
+        found = [x for d in drills for x in d.get(key, ())]
+        return {"median": median(found), "max": max(found), "count": len(found)} if found else None
+
     return {
         "kills": counts("kills"),
         "kills_in_all": sum(counts("kills").values()),
@@ -72,8 +75,9 @@ def merged(drills: list[dict]) -> dict:
         "freezes": sum(d["freezes"] for d in drills),
         "versions_made_anew": sum(d["rebuilt"] for d in drills),
         "audits_clean": sum(d["audits"] for d in drills),
-        "resume_seconds": {"median": median(resumes), "max": max(resumes), "count": len(resumes)} if resumes else None,
-        "lane_seconds": {"median": median(lanes), "max": max(lanes), "count": len(lanes)} if lanes else None,
+        "resume_seconds": seconds("resume_seconds"),
+        "ready_seconds": seconds("ready_seconds"),
+        "lane_seconds": seconds("lane_seconds"),
     }
 
 

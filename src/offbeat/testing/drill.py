@@ -60,6 +60,7 @@ class Drill:
     freezes: int = 0
     rebuilt: int = 0
     resume_seconds: list[float] = field(default_factory=list)
+    ready_seconds: list[float] = field(default_factory=list)
     lane_seconds: list[float] = field(default_factory=list)
 
     @property
@@ -152,15 +153,19 @@ class Drill:
         subject.wait_for(lambda: subject.version > before)
 
     def read_recoveries(self, subject: Subject) -> None:
-        """From the loss of a lane, as it was detected, to the first token the lane decodes in its next life."""
+        """From the loss of a lane, as it was detected, until it could generate again (`ready_seconds`) and until it
+        did: a lane that is up may wait for work."""
         lost: dict[int, float] = {}
+        down: dict[int, float] = {}
         for record in read_run(subject.directory).records:
-            silent = (c.lane for c in record.commands if isinstance(c, e.StartLane) and c.reason)
-            lost.update(dict.fromkeys(silent, record.now))
+            for command in record.commands:
+                if isinstance(command, e.StartLane) and command.reason:
+                    lost[command.lane] = down[command.lane] = record.now
             match record.event:
                 case e.Opened():
                     lost.clear()
-                case e.LaneLost(lane=lane):
-                    lost[lane] = record.now
+                    down.clear()
+                case e.VersionLoaded(lane=lane) if lane in down:
+                    self.ready_seconds.append(record.now - down.pop(lane))
                 case e.Progress(lane=lane, decoded=decoded) if decoded > 0 and lane in lost:
                     self.lane_seconds.append(record.now - lost.pop(lane))

@@ -19,7 +19,8 @@ ON_CLUSTER = pytest.mark.xdist_group("cluster")
 def cluster() -> Iterator[Any]:
     """ray.cluster_utils.Cluster: a head for the driver, the learner and one lane more, and a node for a lane."""
     cluster_utils = pytest.importorskip("ray.cluster_utils")
-    made = cluster_utils.Cluster(initialize_head=True, head_node_args=node(2))
+    watchful = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}
+    made = cluster_utils.Cluster(initialize_head=True, head_node_args=node(2) | {"_system_config": watchful})
     made.add_node(**node(1))
     yield made
     importlib.import_module("ray").shutdown()

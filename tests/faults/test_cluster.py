@@ -23,7 +23,7 @@ from .test_kills import assert_clean
 __all__ = ["cluster"]
 pytestmark = ON_CLUSTER
 
-N = 150
+N = 500
 TAIL = (
     f"learner.iterations={N}",
     "rollout.lanes=2",

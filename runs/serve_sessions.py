@@ -3,9 +3,9 @@
     python runs/serve_sessions.py [sessions] [publishes] [lanes]
 
 A server process is given a run directory in which versions are published while agents talk to it through the `openai`
-client: several turns each, with the latency of a tool between them; every seventh agent breaks one of its streams off
-and asks again. The verdict is read from the server's own record, where the engine says which version sampled.
-Prints one JSON object.
+client: several turns an episode, with the latency of a tool between them, one episode after the other until the last
+version is published; every seventh episode breaks one of its streams off and asks again. The verdict is read from the
+server's own record, where the engine says which version sampled. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from offbeat.testing.empty_report import EMPTY_REPORT
 TINY = Preset(width=32, hidden=64, layers=2, heads=2, kv_heads=2)
 PROMPT, RESPONSE = (4, 5, 6), (7, 8)
 TURNS = range(4, 9)
-TOOL_SECONDS = 1.0
+TOOL_SECONDS = 2.0
 PUBLISH_SECONDS = 1.5
 
 
@@ -73,11 +73,18 @@ class Trainer:
         log.close()
 
 
-async def agent(url: str, number: int, span: float) -> dict[str, Any]:
-    """One episode: what its client saw."""
+async def agent(url: str, number: int, over: asyncio.Event) -> list[dict[str, Any]]:
+    """Episodes one after the other, at least one: what their clients saw."""
+    await asyncio.sleep(random.Random(number).random())
+    played = [await episode(url, number)]
+    while not over.is_set():
+        played.append(await episode(url, number + 1000 * len(played)))
+    return played
+
+
+async def episode(url: str, number: int) -> dict[str, Any]:
     draws = random.Random(number)
     client = AsyncOpenAI(base_url=url, api_key=f"none:agent-{number}", max_retries=10, timeout=300)
-    await asyncio.sleep(draws.random() * span)
     turns = draws.choice(TURNS)
     leaves = draws.randrange(turns) if number % 7 == 0 else -1
     messages: list[Any] = [{"role": "user", "content": f"{number}+1="}]
@@ -107,26 +114,27 @@ async def everything(url: str, trainer: Trainer, sessions: int, publishes: int) 
             await asyncio.sleep(PUBLISH_SECONDS)
             await asyncio.to_thread(trainer.train, version)
 
-    span = PUBLISH_SECONDS * publishes
+        over.set()
+
+    over = asyncio.Event()
     publishing = asyncio.create_task(publisher())
-    told = await asyncio.gather(*(agent(url, i, span) for i in range(sessions)), return_exceptions=True)
+    told = await asyncio.gather(*(agent(url, i, over) for i in range(sessions)), return_exceptions=True)
     await publishing
-    return told
+    return [one for each in told for one in (each if isinstance(each, list) else [each])]
 
 
 def verdict(told: list[Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What the server's record says, beside what the clients saw."""
     episodes = [one for one in told if not isinstance(one, BaseException)]
     calls = [row for row in rows if row["event"] == "CallEnded"]
-    versions, answered, under_way = defaultdict(set), defaultdict(int), []
+    versions, answered = defaultdict(set), defaultdict(int)
+    opened: dict[str, float] = {}
+    closed: dict[str, float] = {}
     for call in calls:
         versions[call["session"]] |= {*call["versions"], call["version"]}
         answered[call["session"]] += call["outcome"] in ("stop", "length")
-        under_way += [(call["at"] - call["seconds"], 1), (call["at"], -1)]
-    busy = most = 0
-    for _, change in sorted(under_way):
-        busy += change
-        most = max(most, busy)
+        opened.setdefault(call["session"], call["at"] - call["seconds"])
+        closed[call["session"]] = call["at"]
     held = [row["version"] for row in rows if row["event"] == "VersionChanged" and row["what"] == "held"]
     return {
         "sessions": len(told),
@@ -140,9 +148,19 @@ def verdict(told: list[Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
         "turns_without_an_answer": sum(max(0, one["turns"] - answered[one["session"]]) for one in episodes),
         "versions_held_in_turn": held,
         "versions_sampled_from": sorted(set().union(*versions.values())),
-        "most_calls_at_once": most,
+        "most_sessions_at_once": _most([*((t, 1) for t in opened.values()), *((t, -1) for t in closed.values())]),
+        "most_calls_at_once": _most([m for c in calls for m in ((c["at"] - c["seconds"], 1), (c["at"], -1))]),
         "lane_moves_of_sessions": _lane_moves(calls),
     }
+
+
+def _most(changes: list[tuple[float, int]]) -> int:
+    """The most at once of what begins (+1) and ends (-1)."""
+    now = most = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
 
 
 def _lane_moves(calls: list[dict[str, Any]]) -> int:

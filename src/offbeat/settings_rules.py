@@ -38,6 +38,25 @@ def impossible(
         problems.append(
             f"schedule.max_versions = 1: {schedule.name} loads the next version beside the one that is sampling; set 2"
         )
+    problems += _without_room(rollout)
+    problems += _not_of_this_schedule(schedule)
+    if rollout.engine == "vllm":
+        problems += _not_of_vllm(schedule, rollout, learner)
+    if schedule.name == "repack" and rollout.lanes == 1:
+        problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
+    if task.name == "textarena" and not model.path:
+        problems.append(
+            "model.path is empty: a preset is warm-started on gold answers, which games do not have; give one"
+        )
+    problems += _not_for_episodes(schedule, rollout, task)
+    smallest, largest = _length_range(task)
+    if smallest > largest:
+        problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
+    return problems + _wrong_for_the_learner(learner, tbs // group)
+
+
+def _without_room(rollout: RolloutSettings) -> list[str]:
+    problems: list[str] = []
     if rollout.max_new_tokens >= rollout.context:
         problems.append(
             f"rollout.max_new_tokens = {rollout.max_new_tokens} leaves no room for a prompt in rollout.context ="
@@ -53,20 +72,7 @@ def impossible(
             f"rollout.lanes_per_process = {rollout.lanes_per_process} does not divide rollout.lanes = {rollout.lanes};"
             " processes would differ; change either"
         )
-    problems += _not_of_this_schedule(schedule)
-    if rollout.engine == "vllm":
-        problems += _not_of_vllm(schedule, rollout, learner)
-    if schedule.name == "repack" and rollout.lanes == 1:
-        problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
-    if task.name == "textarena" and not model.path:
-        problems.append(
-            "model.path is empty: a preset is warm-started on gold answers, which games do not have; give one"
-        )
-    problems += _not_for_episodes(schedule, rollout, task)
-    smallest, largest = _length_range(task)
-    if smallest > largest:
-        problems.append(f"task.min = {smallest} is more than task.max = {largest}; lower the one or raise the other")
-    return problems + _wrong_for_the_learner(learner, tbs // group)
+    return problems
 
 
 def _wrong_for_the_learner(learner: LearnerSettings, groups: int) -> list[str]:

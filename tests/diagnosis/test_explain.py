@@ -97,7 +97,7 @@ def test_a_damaged_log_and_damaged_checkpoints_are_told() -> None:
 def test_lanes_that_are_lost_are_counted_with_when_and_why() -> None:
     lost = found(run_case(world(faults={"lane": 0.006})))
     assert lost["lane-lost"].severity == "warning"
-    assert "killed by the test" in lost["lane-lost"].evidence[0].words
+    assert "ended by the test" in lost["lane-lost"].evidence[0].words
     assert lost["lane-lost"].evidence[0].seq is not None
 
 

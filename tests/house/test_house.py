@@ -21,6 +21,7 @@ RANK = {
     "records": 0,
     "errors": 0,
     "compiled": 0,
+    "durable": 0.5,
     "locks": 0.5,
     "configs": 1,
     "events": 1,
@@ -165,8 +166,8 @@ def test_pure_rooms_stay_pure(room: str) -> None:
         assert not impure, f"{file.name} imports {impure}"
 
 
-LONGER = {"events.py": 400}
-"""One vocabulary is read in one place: every event and every command is a few lines and a docstring."""
+LONGER = {"events.py": 400, "backends/messages.py": 400}
+"""One vocabulary is read in one place: every event, command and message is a few lines and a docstring."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from offbeat.learner.durable import file_digest
+from offbeat.durable import file_digest
 from offbeat.learner.lora import adapter_weights, announced_adapter
 from offbeat.learner.rescore import Rescorer
 from offbeat.learner.step import PolicyLearner

@@ -121,6 +121,7 @@ def test_recomputed_activations_give_the_same_update_and_keep_less(model_dir: Pa
     batch, gradients, kept = sample_batch(groups=4), [], []
     for recompute in (False, True):
         learner = PolicyLearner.open(model_dir, settings(recompute_activations=recompute), capture_gradient(gradients))
+        learner.policy.layout = "shared"  # as recomputing wants it: compiled passes keep what they keep
         sizes: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.nbytes) or t, lambda t: t):  # noqa: B023
             learner.step(batch)

@@ -20,7 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from offbeat.learner.durable import file_digest
+from offbeat.durable import file_digest
 from offbeat.learner.lora import as_metadata
 from offbeat.ports import Sampling
 from offbeat.records import Adapter

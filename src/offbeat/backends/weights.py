@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from offbeat.durable import file_digest, put_in_place
 from offbeat.errors import WeightsError
-from offbeat.learner.durable import file_digest, put_in_place
 
 WEIGHTS = "model.safetensors"
 CANARY_TOLERANCE = 1e-3

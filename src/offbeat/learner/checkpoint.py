@@ -19,9 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from offbeat.durable import put_in_place, sync
 from offbeat.errors import WeightsError
 from offbeat.learner.drift import DriftFit
-from offbeat.learner.durable import put_in_place, sync
 from offbeat.learner.lora import as_metadata
 from offbeat.learner.optimizer_state import decode_state, encode_state
 from offbeat.learner.policy import Policy

@@ -24,9 +24,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
+from offbeat.durable import file_digest
 from offbeat.errors import InvariantError, WeightsError
 from offbeat.learner.batches import Sample
-from offbeat.learner.durable import file_digest
 from offbeat.learner.layout import Layout, MicroBatch, micro_batches
 from offbeat.learner.lora import adapter_weights, announced_adapter, merged_weights, with_adapter
 from offbeat.learner.passes import CompiledPass, can_pass

@@ -22,8 +22,8 @@ from pathlib import Path
 from offbeat import __version__
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.backends.messages import ForeignCall, Prepared, PrepareHello, Preparing, WorkerFailed
+from offbeat.durable import put_in_place, sync
 from offbeat.errors import RunDirectoryError, RunFailed, SettingsError, TaskError
-from offbeat.learner.durable import put_in_place, sync
 from offbeat.live.rundir import LOCK_NAME, LOG_NAME, WORKERS_LOG
 from offbeat.live.runlog import RunLog
 from offbeat.settings import Settings

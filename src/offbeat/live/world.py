@@ -36,16 +36,9 @@ class LiveWorld:
     """ports.World over a backend. `start` is the run time at which this session begins."""
 
     def __init__(
-        self,
-        directory: Path,
-        settings: Settings,
-        log: RunLog,
-        backend: Backend,
-        prompts: PromptBook,
-        shelf: VersionShelf,
-        session: int,
-        start: float,
-    ) -> None:
+        self, directory: Path, settings: Settings, log: RunLog, backend: Backend, prompts: PromptBook,
+        shelf: VersionShelf, session: int, start: float,
+    ) -> None:  # fmt: skip
         self.directory = directory
         self.settings = settings
         self.log = log

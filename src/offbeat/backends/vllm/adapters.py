@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from offbeat.durable import file_digest
 from offbeat.errors import EngineError
-from offbeat.learner.durable import file_digest
 from offbeat.records import Adapter
 from offbeat.rollout.adapters import read_adapter
 from offbeat.rollout.config import ModelShape

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.learner.batches import Sample
-from offbeat.learner.logprobs import sample_logprobs
+from offbeat.learner.layout import MicroBatch
+from offbeat.learner.logprobs import target_logprobs
 from offbeat.learner.policy import Policy
 from offbeat.learner.tally import LARGEST
 from offbeat.records import Gap, Mismatch
 
+PASS_TOKENS = 8192
 BEYOND = 0.1
 """Nats from which on a token counts as far off."""
 
@@ -50,14 +52,22 @@ def measure(
         weights = weights_of(version - staleness)
         if weights is None:
             continue
-        for sample in members:
-            now = sample_logprobs(policy, sample, temperature)
-            with holding(parameters, weights):
-                then = sample_logprobs(policy, sample, temperature) if staleness else now
-            stated += sample.behaviour_logprobs
-            own += then
-            target += now
+        batches = policy.micro_batches(list(members), PASS_TOKENS)
+        now = _logprobs(policy, batches, temperature)
+        with holding(parameters, weights):
+            own += _logprobs(policy, batches, temperature) if staleness else now
+        target += now
+        stated += [each for batch in batches for each in batch.behaviour_logprobs[batch.response_mask].tolist()]
     return Mismatch(len(own), gap(stated, own), gap(own, target)) if own else None
+
+
+@torch.no_grad()
+def _logprobs(policy: Policy, batches: Sequence[MicroBatch], temperature: float) -> list[float]:
+    """Of the sampled tokens of all batches, one after the other."""
+    found = list[float]()
+    for batch in batches:
+        found += target_logprobs(policy, batch, temperature)[0][batch.response_mask].tolist()
+    return found
 
 
 @contextmanager

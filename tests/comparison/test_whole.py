@@ -21,7 +21,7 @@ def compare(out: Path, model: Path, *more: str) -> subprocess.CompletedProcess[s
 
 def test_all_schedules_side_by_side_then_again_from_what_is_there(policy: Path, tmp_path: Path) -> None:  # noqa: F811
     out = tmp_path / "compare"
-    done = compare(out, policy, "--iterations", "12", "--warmup", "2")
+    done = compare(out, policy, "--iterations", "8", "--warmup", "2")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert set(found["schedules"]) == set(SCHEDULES)
@@ -33,8 +33,8 @@ def test_all_schedules_side_by_side_then_again_from_what_is_there(policy: Path, 
         assert run.settings.schedule.name == name
         assert run.settings.run.threads == row["threads"]
     assert Path(found["page"]).read_text(encoding="utf-8").count("data-figure=") >= 3 + len(SCHEDULES)
-    again = compare(out, policy, "--iterations", "12", "--warmup", "2")
+    again = compare(out, policy, "--iterations", "8", "--warmup", "2")
     assert json.loads(again.stdout) == found
-    other = compare(out, policy, "--iterations", "13", "--warmup", "2")
+    other = compare(out, policy, "--iterations", "9", "--warmup", "2")
     assert (other.returncode, len(other.stderr.strip().splitlines()[-1:])) == (2, 1)
     assert "holds a run with other settings" in other.stderr

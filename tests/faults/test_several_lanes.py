@@ -12,7 +12,7 @@ from offbeat.events import Command
 
 from .conftest import Trial, finish, noise
 
-N = 30
+N = 16
 TAIL = (
     f"learner.iterations={N}",
     "rollout.max_new_tokens=300",

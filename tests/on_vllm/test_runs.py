@@ -7,7 +7,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.faults.conftest import Trial, finish, kill, worker
+import psutil
+
+from tests.faults.conftest import Trial, finish, kill
 
 
 def events(run: Path, kind: str) -> int:
@@ -19,7 +21,12 @@ def events(run: Path, kind: str) -> int:
 def test_full_weights_survive_a_killed_lane_and_a_killed_main(trial: Trial) -> None:
     process = trial.begin("rollout.engine=vllm", "schedule.max_versions=1", "learner.iterations=100")
     trial.wait_for_version(2, process)
-    worker(process, "rollout").kill()
+    lanes = [
+        child for child in psutil.Process(process.pid).children() if "rollout_process" in " ".join(child.cmdline())
+    ]
+    for lane in lanes:
+        lane.kill()
+    assert lanes
     trial.wait_for_version(trial.version() + 2, process)
     kill(process)
     before = trial.version()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import offbeat
+from offbeat.testing.subject import launch, python_path
 
 SMALL = (
     "rollout.max_new_tokens=12",
@@ -62,23 +62,11 @@ class Trial:
         return self.popen("train", "--resume", str(self.directory), "--json")
 
     def popen(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | self.environment | {"PYTHONPATH": self.python_path},
-        )
+        return launch(arguments, self.environment)
 
     @property
     def python_path(self) -> str:
-        """What the trial asks for, and the very offbeat that these tests import."""
-        asked = (
-            self.environment.get("PYTHONPATH"),
-            str(Path(offbeat.__file__).parents[1]),
-            os.environ.get("PYTHONPATH"),
-        )
-        return os.pathsep.join(path for path in asked if path)
+        return python_path(self.environment)
 
     def verify(self, recompute: int = 0) -> dict:
         done = subprocess.run(

@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,23 @@ PATIENCE = 120.0
 """Seconds until a run that should go on is given up."""
 MOMENT_SECONDS = 8.0
 """Seconds a blow waits for its moment; then it falls anyway."""
+
+
+def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """`offbeat` with these arguments, its output piped."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "offbeat.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment | {"PYTHONPATH": python_path(environment)},
+    )
+
+
+def python_path(environment: Mapping[str, str]) -> str:
+    """What the environment asks for, then the very offbeat that is imported here."""
+    asked = (environment.get("PYTHONPATH"), str(Path(offbeat.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    return os.pathsep.join(part for part in asked if part)
 
 
 @dataclass
@@ -52,19 +69,7 @@ class Subject:
         self._start("train", "--resume", str(self.directory), "--json")
 
     def _start(self, *arguments: str) -> None:
-        asked = (
-            self.environment.get("PYTHONPATH"),
-            str(Path(offbeat.__file__).parents[1]),
-            os.environ.get("PYTHONPATH"),
-        )
-        path = os.pathsep.join(part for part in asked if part)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "offbeat.cli", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | self.environment | {"PYTHONPATH": path},
-        )
+        self.process = launch(arguments, self.environment)
 
     def end(self, how: int = signal.SIGINT) -> tuple[int, str]:
         """Ask the main process to end; (exit code, what it said on standard error)."""

@@ -1,8 +1,8 @@
 """How loops over arrays are compiled (numba) - once a machine, without the interpreter's lock, sums in any order -
-and the exponential that they share.
+and the loops that more than one room runs.
 
 Not-a-number and infinity stay what they are. The order of a sum depends on the length of the loop alone, so the same
-numbers give the same sum again. Knows no loop.
+numbers give the same sum again. Knows no model.
 """
 
 from __future__ import annotations
@@ -56,3 +56,27 @@ def exp_in_place(x: Array, shift: np.float32, count: int, power: Array, scale: A
         power[i] = (np.int32(whole) + np.int32(127)) << np.int32(23)
     for i in range(count):
         x[i] *= scale[i]
+
+
+@compiled
+def add_bias(x: Array, bias: Array) -> None:
+    """x [N, width] += bias [width]."""
+    for row in range(x.shape[0]):
+        target = x[row]
+        for i in range(bias.shape[0]):
+            target[i] += bias[i]
+
+
+@compiled
+def gate(both: Array, out: Array) -> None:
+    """out [N, hidden] = silu(gate) * up of both [N, 2 hidden]."""
+    hidden = out.shape[1]
+    power = np.empty(hidden, np.int32)
+    scale = power.view(np.float32)
+    for row in range(both.shape[0]):
+        source, target = both[row], out[row]
+        for i in range(hidden):
+            target[i] = -source[i]
+        exp_in_place(target, np.float32(0.0), hidden, power, scale)
+        for i in range(hidden):
+            target[i] = source[i] / (ONE + target[i]) * source[hidden + i]

@@ -232,22 +232,8 @@ def attend_back(
 
 
 @compiled
-def gate(both: Array, out: Array) -> None:
-    """out [N, hidden] = silu(gate) * up of both [N, 2 hidden]."""
-    hidden = out.shape[1]
-    power = np.empty(hidden, np.int32)
-    for row in range(both.shape[0]):
-        source, target = both[row], out[row]
-        for i in range(hidden):
-            target[i] = -source[i]
-        exp_in_place(target, ZERO, hidden, power, power.view(np.float32))
-        for i in range(hidden):
-            target[i] = source[i] / (ONE + target[i]) * source[hidden + i]
-
-
-@compiled
 def gate_back(d_out: Array, both: Array, d_both: Array) -> None:
-    """d_both is set: d silu(z) = s (1 + z (1 - s)) with s = sigmoid(z)."""
+    """d_both is set, through `compiled.gate`: d silu(z) = s (1 + z (1 - s)) with s = sigmoid(z)."""
     hidden = d_out.shape[1]
     power = np.empty(hidden, np.int32)
     for row in range(both.shape[0]):
@@ -260,14 +246,6 @@ def gate_back(d_out: Array, both: Array, d_both: Array) -> None:
             z = source[i]
             target[hidden + i] = given[i] * z * open_share
             target[i] = given[i] * source[hidden + i] * open_share * (ONE + z * (ONE - open_share))
-
-
-@compiled
-def add_bias(x: Array, bias: Array) -> None:
-    """x [N, width] += bias [width]."""
-    for row in range(x.shape[0]):
-        for i in range(bias.shape[0]):
-            x[row, i] += bias[i]
 
 
 @compiled

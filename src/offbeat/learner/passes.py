@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from offbeat.compiled import add_bias, gate
 from offbeat.errors import InvariantError
 from offbeat.learner import pass_kernels as kernels
 from offbeat.learner.layout import Tree
@@ -172,7 +173,7 @@ class CompiledPass:
         both = torch.mm(unit, both_weight.T, out=room.rows(f"both {index}", count, len(both_weight)))
         _add(both, both_bias)
         hidden = room.rows(f"hidden {index}", count, len(both_weight) // 2)
-        kernels.gate(both.numpy(), hidden.numpy())
+        gate(both.numpy(), hidden.numpy())
         onward = room.rows(f"x{index + 1}", count, width)
         torch.addmm(middle, hidden, w["mlp.down_proj.weight"].T, out=onward)
         _add(onward, w.get("mlp.down_proj.bias"))
@@ -280,7 +281,7 @@ def _joined(
 
 def _add(x: Tensor, bias: Tensor | None) -> None:
     if bias is not None:
-        kernels.add_bias(x.numpy(), bias.numpy())
+        add_bias(x.numpy(), bias.numpy())
 
 
 def _sum(d: dict[str, Tensor], name: str, d_out: Tensor) -> None:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offbeat.compiled import add_bias, gate
 from offbeat.rollout import kernels
 from offbeat.rollout.cache import BlockCache
 from offbeat.rollout.config import ModelShape
@@ -103,8 +104,8 @@ class Forward:
             for w, span in own:
                 _product(self._unit, w.gate_up, self._both, span)
                 if w.gate_up_bias.size:
-                    kernels.add_bias(both[span.rows], w.gate_up_bias)
-            kernels.gate(both, hidden)
+                    add_bias(both[span.rows], w.gate_up_bias)
+            gate(both, hidden)
             for w, span in own:
                 _add_product(self._hidden, w.down, w.down_bias, self._x, span)
         return self._head(parts, spans, count)
@@ -167,4 +168,4 @@ def _add_product(x: Space, matrix: Tensor, bias: Floats, total: Space, span: Spa
     for part, to in zip(x.tiles[span.tiles], total.tiles[span.tiles], strict=True):
         to.addmm_(part, matrix)
     if bias.size:
-        kernels.add_bias(total.rows(span.rows.stop)[span.rows], bias)
+        add_bias(total.rows(span.rows.stop)[span.rows], bias)

@@ -50,30 +50,6 @@ def pick_rows(x: Array, rows: Array, out: Array) -> None:
 
 
 @compiled
-def add_bias(x: Array, bias: Array) -> None:
-    """x [N, width] += bias [width]."""
-    for row in range(x.shape[0]):
-        target = x[row]
-        for i in range(bias.shape[0]):
-            target[i] += bias[i]
-
-
-@compiled
-def gate(both: Array, out: Array) -> None:
-    """out [N, hidden] = silu(gate) * up of both [N, 2 hidden]."""
-    hidden = out.shape[1]
-    power = np.empty(hidden, np.int32)
-    scale = power.view(np.float32)
-    for row in range(both.shape[0]):
-        source, target = both[row], out[row]
-        for i in range(hidden):
-            target[i] = -source[i]
-        exp_in_place(target, np.float32(0.0), hidden, power, scale)
-        for i in range(hidden):
-            target[i] = source[i] / (ONE + target[i]) * source[hidden + i]
-
-
-@compiled
 def turn(
     qkv: Array, bias: Array, gain: Array, eps: float, heads: int, cosine: Array, sine: Array, slots: Array,
     positions: Array, table: Array, keys: Array, values: Array,

@@ -61,8 +61,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def quarantine(self, data: st.DataObject) -> None:
         if self.ledger.live:
             group = self.ledger.live[data.draw(st.sampled_from(sorted(self.ledger.live)))]
-            self.ledger.quarantine(group, "test")
+            self.ledger.quarantine(group)
             self.place[group.group_id] = "quarantined"
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        if self.ledger.live:
+            group = self.ledger.live[data.draw(st.sampled_from(sorted(self.ledger.live)))]
+            self.ledger.evict(group)
+            self.place[group.group_id] = "evicted"
 
     @precondition(lambda self: not self.ledger.training and self.ledger.ready_count())
     @rule(count=st.integers(1, 3))
@@ -81,8 +88,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def conservation(self) -> None:
         self.ledger.check()
         found = dict.fromkeys(self.ledger.live, "live") | dict.fromkeys(self.ledger.training, "training")
-        found |= dict.fromkeys(self.ledger.consumed, "consumed") | dict.fromkeys(self.ledger.quarantined, "quarantined")
-        assert found == self.place
+        ended = {group for group in range(self.ledger.issued) if group in self.ledger.ended}
+        assert found == {group: where for group, where in self.place.items() if group not in ended}
+        assert ended == {group for group, where in self.place.items() if where not in ("live", "training")}
+        places = Counter(self.place.values())
+        counted = self.ledger.consumed, self.ledger.quarantined, self.ledger.evicted
+        assert counted == (places["consumed"], places["quarantined"], places["evicted"])
         live = [g.version for g in self.ledger.live.values()]
         for u in range(self.version + 1):
             assert self.ledger.outstanding(u) == 2 * sum(v <= u for v in live)
@@ -99,7 +110,7 @@ TestLedgerMachine.settings = settings(max_examples=60, stateful_step_count=60, d
 def test_conservation_law_is_not_vacuous() -> None:
     ledger = Ledger(2)
     ledger.issue(0)
-    ledger.consumed.add(99)
+    ledger.consumed += 1
     with pytest.raises(InvariantError, match="C2"):
         ledger.check()
 

@@ -23,7 +23,7 @@ def fig_7() -> Scheduler:
     s = Scheduler(
         plan(group_size=1, batch_size=8, bound=3, outstanding_limit=24, live_versions=1, lanes=4, evaluate_every=0)
     )
-    s.evaluation_asked = {0}
+    s.newest_asked = 0
     s.learner, s.window.newest, s.window.iteration, s.live_versions = Health.READY, 3, 3, {1, 2, 3}
     for _ in range(8):  # an earlier batch of version 1, now in training
         group = s.ledger.issue(1)
@@ -254,7 +254,7 @@ def test_golden_fig_5() -> None:
     s = Scheduler(
         plan(group_size=1, batch_size=6, bound=2, outstanding_limit=18, live_versions=3, evaluate_every=0, evicts=True)
     )
-    s.evaluation_asked, s.live_versions = {0}, {0, 1, 2}
+    s.newest_asked, s.live_versions = 0, {0, 1, 2}
     s.learner, s.window.newest, s.window.iteration = Health.READY, 2, 2
     lane = s.lanes[0]
     lane.clear(Health.READY, 0.0)

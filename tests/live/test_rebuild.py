@@ -49,7 +49,9 @@ def opened(tmp_path: Path) -> Any:
     log.record(e.Trained(2, "two", report, 2.0, 3.0), 3.0, [e.Train(2, (8,), ((0, 0),))])
     scheduler = Scheduler(plan_from(chosen))
     scheduler.window.newest = 2
-    shelf = VersionShelf(tmp_path, 2, {0: "zero", 1: "one", 2: "two"}, [])
+    shelf = VersionShelf(tmp_path, 2, "zero")
+    shelf.publish(1, "one")
+    shelf.publish(2, "two")
     log.batch = lambda iteration, groups, attempts: Batch(iteration, (groups, attempts))  # type: ignore
     yield OpenRun(chosen, log, scheduler, shelf, 1, 3.0, -1, "version 2 is damaged")
     log.close()

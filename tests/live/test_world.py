@@ -37,7 +37,7 @@ def world(tmp_path: Path, policy: Path, puppets: Puppets) -> MakeWorld:
         chosen = settings("task.reward_seconds=0.2", "run.max_attempts=2", *overrides)
         book = PromptBook(make_task(chosen.task, 0), policy, chosen.task.held_out)
         log = RunLog.create(tmp_path / "run.sqlite", {})
-        shelf = VersionShelf(tmp_path, 1, {0: "digest"}, [])
+        shelf = VersionShelf(tmp_path, 1, "digest")
         made = LiveWorld(tmp_path, chosen, log, puppets, book, shelf, 0, 0.0)  # type: ignore[arg-type]
         assert made.next_event() == e.Opened(0)
         made.scoring.start()

@@ -35,7 +35,6 @@ class RolloutProcess:
         coarse = settings.rollout.engine == "vllm" and settings.rollout.vllm_dtype == "bfloat16"
         self.tolerance = COARSE_TOLERANCE if coarse else CANARY_TOLERANCE
         self.lanes: dict[int, HostedLane] = {}
-        self.lane_of: dict[int, HostedLane] = {}
         self.holders: dict[int, set[int]] = {}
         self.held_out: list[HeldOutRequests] = []
         self.next_held_out_id = -1
@@ -76,22 +75,17 @@ class RolloutProcess:
         match message:
             case m.Sample():
                 lane.sample(message)
-                self.lane_of.update(dict.fromkeys(message.trajectory_ids, lane))
             case m.TakeTurn(trajectory_id=trajectory_id):
                 if trajectory_id < 0:
                     self.exam_turns.waiting.append(message)
                 else:
                     lane.take_turn(message)
-                    self.lane_of[trajectory_id] = lane
             case m.AbortSamples():
                 lane.abort(message.trajectory_ids)
-                self.no_longer_here(message.trajectory_ids)
             case m.GiveUpSamples():
                 lane.give_up(message)
-                self.no_longer_here(message.trajectory_ids)
             case m.TakeUpSamples():
                 lane.take_up(message)
-                self.lane_of.update(dict.fromkeys(message.trajectory_ids, lane))
             case m.PauseSamples():
                 lane.pause()
             case m.ContinueSamples():
@@ -111,9 +105,8 @@ class RolloutProcess:
                 self.next_held_out_id -= len(held_out.answers)
                 self.held_out.append(held_out)
 
-    def no_longer_here(self, trajectory_ids: tuple[int, ...]) -> None:
-        for trajectory_id in trajectory_ids:
-            self.lane_of.pop(trajectory_id, None)
+    def lane_of(self, trajectory_id: int) -> HostedLane:
+        return next(lane for lane in self.lanes.values() if trajectory_id in lane.attempts)
 
     def load(self, message: m.LoadWeights) -> None:
         version = message.version
@@ -151,14 +144,14 @@ class RolloutProcess:
             elif completion.request_id < 0:
                 self.answered(completion)
             else:
-                self.lane_of.pop(completion.request_id).finished(completion, now)
+                self.lane_of(completion.request_id).finished(completion, now)
 
     def failed(self, error: NonFiniteLogits) -> None:
         """The engine dropped these requests; a held-out answer among them is a failure of the process."""
         if any(request_id < 0 for request_id in error.request_ids):
             raise error
         for trajectory_id in error.request_ids:
-            self.lane_of.pop(trajectory_id).failed(trajectory_id, str(error))
+            self.lane_of(trajectory_id).failed(trajectory_id, str(error))
 
     def answered(self, done: Completion) -> None:
         held_out = self.held_out[0]

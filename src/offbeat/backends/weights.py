@@ -19,6 +19,7 @@ from offbeat.durable import file_digest, put_in_place
 from offbeat.errors import WeightsError
 
 WEIGHTS = "model.safetensors"
+MANIFEST = "manifest.json"
 CANARY_TOLERANCE = 1e-3
 COARSE_TOLERANCE = 0.5
 """For an engine in bfloat16: tells another model or a head left behind, not one publish from the next."""
@@ -33,7 +34,7 @@ class Canary(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`version`, the SHA-256 of its model.safetensors and that of every file beside it, by name."""
+    """`version`, the SHA-256 of its model.safetensors and that of every file beside it, by its path there."""
 
     version: int
     digest: str
@@ -56,17 +57,28 @@ def publish(run_directory: Path, version: int, save: Callable[[Path], str], cana
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     digest = save(aside)
-    others = {file.name: file_digest(file) for file in aside.iterdir() if file.name != WEIGHTS}
+    files = sorted(file for file in aside.rglob("*") if file.is_file() and file != aside / WEIGHTS)
+    others = {file.relative_to(aside).as_posix(): file_digest(file) for file in files}
     manifest = Manifest(version, digest, canary(), others)
-    (aside / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    (aside / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     shutil.rmtree(final, ignore_errors=True)
     put_in_place(aside, final)
     return manifest
 
 
+def shed_optimizer(run_directory: Path, version: int) -> None:
+    """Leave of a version what it is sampled and judged by: weights and manifest."""
+    directory = version_directory(run_directory, version)
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in (WEIGHTS, MANIFEST):
+            path.unlink(missing_ok=True)
+
+
 def read_manifest(run_directory: Path, version: int, digest: str) -> Manifest:
     """The manifest of a version whose weights have `digest`. Raises WeightsError unless all three agree."""
-    file = version_directory(run_directory, version) / "manifest.json"
+    file = version_directory(run_directory, version) / MANIFEST
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError) as error:

@@ -2,7 +2,8 @@
 
 *Conservation law* (C2): issued = live + consumed + quarantined, checked after every event. What the learner has
 in hand counts as live: a batch is consumed only once its `Trained` is logged. *Exactly once*: only a live
-group can be consumed, and consuming it ends its life here.
+group can be consumed, and consuming it ends its life here. *Flat*: what has ended is counted, and which it was is kept
+in room for what lives (`ended`); reasons are in the run log.
 
     member   WAITING --dispatch--> RUNNING --finish--> FINISHED --score--> SCORED
                 ^------restart--------'  (a new attempt; the same version under C1)
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from offbeat.errors import InvariantError
+from offbeat.flow.ended import Ended
 
 
 class Status(Enum):
@@ -100,9 +102,9 @@ class Ledger:
         self.issued = 0
         self.live: dict[int, LiveGroup] = {}
         self.training: dict[int, LiveGroup] = {}
-        self.consumed: set[int] = set()
-        self.quarantined: dict[int, str] = {}
-        self.evicted: set[int] = set()
+        self.ended = Ended()
+        """The groups that were consumed, quarantined or evicted: so many, in all."""
+        self.consumed = self.quarantined = self.evicted = 0
         self.next_prompt = 0
         self.queued_again: deque[int] = deque()
         """Prompts of evicted groups, to be issued before new ones."""
@@ -183,25 +185,28 @@ class Ledger:
 
     def consume(self) -> None:
         """The groups in training are consumed: their `Trained` is being logged."""
-        twice = self.consumed & self.training.keys()
+        twice = sorted(group_id for group_id in self.training if group_id in self.ended)
         if twice:
-            raise InvariantError(f"C2: groups {sorted(twice)} would be consumed twice")
-        self.consumed |= self.training.keys()
+            raise InvariantError(f"C2: groups {twice} would be consumed twice")
+        for group_id in self.training:
+            self.ended.add(group_id)
+        self.consumed += len(self.training)
         self.training = {}
         self._in_training = set()
 
-    def quarantine(self, group: LiveGroup, reason: str) -> None:
+    def quarantine(self, group: LiveGroup) -> None:
         self._give_up(group)
-        self.quarantined[group.group_id] = reason
+        self.quarantined += 1
 
     def evict(self, group: LiveGroup) -> None:
         """Give up all of a group and queue its prompt again: what C2 pays for liveness."""
         self._give_up(group)
-        self.evicted.add(group.group_id)
+        self.evicted += 1
         self.queued_again.append(group.prompt_id)
 
     def _give_up(self, group: LiveGroup) -> None:
         self._leave(group)
+        self.ended.add(group.group_id)
         for member in group.members:
             self.waiting.pop(member.trajectory_id, None)
 
@@ -223,13 +228,13 @@ class Ledger:
 
     def check(self) -> None:
         """Conservation law: raises InvariantError when a group is nowhere or in two places."""
-        gone = len(self.quarantined) + len(self.evicted)
-        places = len(self.live) + len(self.training) + len(self.consumed) + gone
+        places = len(self.live) + len(self.training) + self.consumed + self.quarantined + self.evicted
         if self.issued != places:
             raise InvariantError(
                 f"C2: issued {self.issued} groups, but live {len(self.live)} + training {len(self.training)}"
-                f" + consumed {len(self.consumed)} + quarantined {len(self.quarantined)}"
-                f" + evicted {len(self.evicted)} = {places}"
+                f" + consumed {self.consumed} + quarantined {self.quarantined} + evicted {self.evicted} = {places}"
             )
+        if len(self.ended) != self.consumed + self.quarantined + self.evicted:
+            raise InvariantError(f"C2: {len(self.ended)} groups have ended, but not so many were counted")
         if sum(self.outstanding_by_version.values()) != len(self.live):
             raise InvariantError("C2: the outstanding counts by version do not add up to the live groups")

@@ -53,7 +53,7 @@ class Scheduler:
         self.learner_losses = 0
         self.goal = plan.iterations
         self.evaluations: dict[int, int | None] = {}
-        self.evaluation_asked: set[int] = set()
+        self.newest_asked = -1  # evaluations are asked for in order of versions
         self.live_versions = {0}
         self.vacancies = Vacancies(self.lanes, self.schedule.refills)
         self.everybody = range(plan.lanes)
@@ -142,7 +142,7 @@ class Scheduler:
 
     def quarantine(self, group: LiveGroup, reason: str) -> list[Command]:
         commands = self._abort(group)
-        self.ledger.quarantine(group, reason)
+        self.ledger.quarantine(group)
         self.stir()
         self.quarantined_in_a_row += 1
         commands.append(Quarantine(group.group_id, reason))
@@ -161,8 +161,8 @@ class Scheduler:
 
     def ask_for_evaluation(self, version: int) -> None:
         """Once per version; `evaluations` maps those under way to their lane, None while no lane has taken it."""
-        if version not in self.evaluation_asked:
-            self.evaluation_asked.add(version)
+        if version > self.newest_asked:
+            self.newest_asked = version
             self.stir()
             self.evaluations[version] = None
 
@@ -173,7 +173,7 @@ class Scheduler:
     @property
     def most_groups(self) -> int:
         """Groups that the run issues in all."""
-        gone = len(self.ledger.quarantined) + len(self.ledger.evicted)
+        gone = self.ledger.quarantined + self.ledger.evicted
         return self.goal * self.plan.groups_per_batch + gone
 
     def train_command(self) -> Train:

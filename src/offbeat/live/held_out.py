@@ -20,6 +20,8 @@ class HeldOutDesk:
         self._scoring = scoring
         self._marks: dict[int, dict[tuple[str, int], Verdict]] = {}
         self._round: dict[int, int] = {}
+        """Of the evaluations under way, by version."""
+        self._rounds = 0
         self._said_at = 0.0
 
     @property
@@ -28,12 +30,15 @@ class HeldOutDesk:
 
     def begin(self, version: int) -> None:
         """A lane was asked; what an earlier, lost lane answered no longer counts."""
+        self._rounds += 1
         self._marks[version] = {}
-        self._round[version] = self._round.get(version, 0) + 1
+        self._round[version] = self._rounds
 
     def score(self, answers: HeldOutAnswers) -> None:
         """Ask for the marks of both sets of answers."""
         version = answers.version
+        if version not in self._round:
+            return
         for mode, responses in (("greedy", answers.greedy), ("sampled", answers.sampled)):
             for i, response in enumerate(responses):
                 key = ("held-out", version, self._round[version], mode, i)
@@ -44,7 +49,7 @@ class HeldOutDesk:
         if not isinstance(verdict.key, tuple) or verdict.key[0] != "held-out":
             return None
         _, version, turn, mode, i = verdict.key
-        if turn != self._round.get(version) or version not in self._marks:
+        if turn != self._round.get(version):
             return None
         marks = self._marks[version]
         marks[mode, i] = verdict
@@ -54,7 +59,7 @@ class HeldOutDesk:
                 return None
             self._said_at = now
             return e.Marked(version, len(marks), needed)
-        del self._marks[version]
+        del self._marks[version], self._round[version]
         shares = []
         for wanted in ("greedy", "sampled"):
             rewards = [v.reward for (mode, _), v in marks.items() if mode == wanted and v.reward is not None]

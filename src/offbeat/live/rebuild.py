@@ -37,7 +37,7 @@ def rebuild_newest(directory: Path, opened: OpenRun, backend: Backend, say: Call
     backend.end(LEARNER)
     event = Rebuilt(newest, done.digest, opened.damage)
     opened.log.record(event, opened.start, opened.scheduler.handle(event, opened.start))
-    opened.shelf.digests[newest] = done.digest
+    opened.shelf.publish(newest, done.digest)
     same = "bit for bit what it was" if done.digest == announced else "not bit for bit what it was"
     say(f"{directory}: version {newest} is there again, {same}")
 

@@ -67,8 +67,7 @@ def take_up(directory: Path, wait: Callable[[str], None]) -> OpenRun:
 def _replay(directory: Path, log: RunLog, lock: int) -> OpenRun:
     settings = _settings(directory, log)
     scheduler = Scheduler(plan_from(settings))
-    digests = {0: log.meta("digest_0")}
-    retired: list[int] = []
+    shelf = VersionShelf(directory, settings.run.keep_versions, log.meta("digest_0"))
     session, last = 0, 0.0
     for seq, now, event, commands in log.events():
         if scheduler.handle(event, now) != commands:
@@ -79,14 +78,15 @@ def _replay(directory: Path, log: RunLog, lock: int) -> OpenRun:
         last = now
         session += isinstance(event, e.Opened)
         if isinstance(event, e.Trained | e.Rebuilt):
-            digests[event.version] = event.digest
-        retired += [command.version for command in commands if isinstance(command, e.Retire)]
+            shelf.publish(event.version, event.digest)
+        for command in commands:
+            if isinstance(command, e.Retire):
+                shelf.forget(command.version)
     finished = scheduler.stopped is not None and scheduler.stopped.outcome == "finished"
     damage = ""
     if not finished or not has_model(directory):
-        damage = _check_files(directory, digests, scheduler, finished)
-    shelf = VersionShelf(directory, settings.run.keep_versions, digests, retired)
-    shelf.discard_unlogged()
+        damage = _check_files(directory, shelf.digests, scheduler, finished)
+    shelf.sweep()
     return OpenRun(settings, log, scheduler, shelf, session, last, lock, damage)
 
 

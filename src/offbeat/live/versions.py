@@ -2,42 +2,59 @@
 
 Live versions stay, and so do the newest `keep` retired ones (for `offbeat verify --recompute`) and the weights of
 version 0, which drift is measured from. Optimizer state is
-kept for the newest two versions only: the one to resume from and the one before it.
+kept for the newest two versions only: the one to resume from and the one before it. *Flat*: what is no longer kept is
+forgotten, too.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from pathlib import Path
 
-from offbeat.backends.weights import version_directory
+from offbeat.backends.weights import shed_optimizer, version_directory
 
 
 class VersionShelf:
-    """`digests` maps every published version to the SHA-256 of its weights, as the run log has it."""
+    """`digests` maps every version that is kept to the SHA-256 of its weights, as the run log has it."""
 
-    def __init__(self, run_directory: Path, keep: int, digests: dict[int, str], retired: list[int]) -> None:
+    def __init__(self, run_directory: Path, keep: int, digest_0: str) -> None:
         self._run_directory = run_directory
         self._keep = keep
-        self.digests = digests
-        self._retired: list[int] = []
-        for version in retired:
-            self.retire(version)
+        self.digests = {0: digest_0}
+        self._retired: deque[int] = deque()
+
+    @property
+    def newest(self) -> int:
+        return max(self.digests)
+
+    def publish(self, version: int, digest: str) -> None:
+        self.digests[version] = digest
+
+    def forget(self, version: int) -> list[int]:
+        """Book a version as retired; those that are no longer kept."""
+        self._retired.append(version)
+        gone = [self._retired.popleft() for _ in range(len(self._retired) - self._keep)]
+        for old in gone:
+            if old > 0:
+                del self.digests[old]
+        return [old for old in gone if old > 0]
 
     def retire(self, version: int) -> None:
         """Drop what is no longer kept."""
-        self._retired.append(version)
-        newest = max(self.digests)
-        if version < newest - 1:
-            (version_directory(self._run_directory, version) / "optimizer.safetensors").unlink(missing_ok=True)
-        while len(self._retired) > self._keep:
-            old = self._retired.pop(0)
-            if old > 0:
-                shutil.rmtree(version_directory(self._run_directory, old), ignore_errors=True)
+        for old in self.forget(version):
+            shutil.rmtree(version_directory(self._run_directory, old), ignore_errors=True)
+        for kept in (0, *self._retired):
+            if kept < self.newest - 1:
+                shed_optimizer(self._run_directory, kept)
 
-    def discard_unlogged(self) -> None:
-        """Delete versions that were written but never logged: their iteration will be done again."""
+    def sweep(self) -> None:
+        """Make the directory what the log says: what was written but never logged goes (its iteration will be done
+        again), and so does what an earlier session could not remove any more."""
         for directory in sorted((self._run_directory / "versions").glob("*")):
-            unlogged = directory.name.isdigit() and int(directory.name) not in self.digests
-            if unlogged or directory.name.startswith("."):
+            unknown = directory.name.isdigit() and int(directory.name) not in self.digests
+            if unknown or directory.name.startswith("."):
                 shutil.rmtree(directory, ignore_errors=True)
+        for kept in (0, *self._retired):
+            if kept < self.newest - 1:
+                shed_optimizer(self._run_directory, kept)

@@ -169,7 +169,7 @@ class LiveWorld:
             case m.StepGoesOn():
                 self._pending.append(e.Learning(message.iteration, message.passes))
             case m.StepDone():
-                self.shelf.digests[message.version] = message.digest
+                self.shelf.publish(message.version, message.digest)
                 self._pending.append(
                     e.Trained(message.version, message.digest, message.report, message.started, message.ended)
                 )

@@ -59,6 +59,7 @@ class Tally:
             e.Generate: self._generate,
             e.Train: self._train,
             e.Quarantine: self._quarantine,
+            e.Evict: lambda command: self._group_version.pop(command.group_id, None),
             e.Stop: self._stop,
         }
 

@@ -50,7 +50,10 @@ class RunVersions:
     def poll(self) -> Mapping[int, str]:
         found, self._seen = read_published(self._directory, self._seen)
         self._digests |= found
-        return {v: digest for v, digest in self._digests.items() if weights_file(self._directory, v).is_file()}
+        there = {v: digest for v, digest in self._digests.items() if weights_file(self._directory, v).is_file()}
+        newest = max(self._digests)  # it may be about to be made anew; older ones do not come back
+        self._digests = there | {newest: self._digests[newest]}
+        return there
 
     def take_up(self, version: int, generator: Generator) -> None:
         manifest = read_manifest(self._directory, version, self._digests[version])

@@ -13,14 +13,15 @@ import pytest
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 ON_CLUSTER = pytest.mark.xdist_group("cluster")
 """One worker of the test session has the cluster."""
+WATCHFUL = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}
+"""So that Ray notices soon that a node is gone."""
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """ray.cluster_utils.Cluster: a head for the driver, the learner and one lane more, and a node for a lane."""
     cluster_utils = pytest.importorskip("ray.cluster_utils")
-    watchful = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}
-    made = cluster_utils.Cluster(initialize_head=True, head_node_args=node(2) | {"_system_config": watchful})
+    made = cluster_utils.Cluster(initialize_head=True, head_node_args=node(2) | {"_system_config": WATCHFUL})
     made.add_node(**node(1))
     yield made
     importlib.import_module("ray").shutdown()
@@ -36,3 +37,8 @@ def actors(cluster: Any) -> list[psutil.Process]:
     raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
     children = [child for pid in raylets if psutil.pid_exists(pid) for child in psutil.Process(pid).children()]
     return [child for child in children if " ".join(child.cmdline()).startswith("ray::Host")]
+
+
+def is_learner(actor: psutil.Process) -> bool:
+    """Whether the worker beside this actor is a learner: it holds the lock of its run directory."""
+    return any(file.path.endswith("/learner.lock") for worker in actor.children() for file in worker.open_files())

@@ -19,6 +19,8 @@ IMPOSSIBLE = {
     "rollout.cache_tokens=100": "less than rollout.context = 192",
     "rollout.lanes_per_process=2": "does not divide rollout.lanes = 1",
     "learner.updates_per_iteration=17": "set at most 16",
+    "learner.sharding=fsdp2": "set learner.processes to 2 or more, or remove it",
+    "learner.processes=65": "learner.processes = 65: .*less than or equal to 64",
     "schedule.name=repack": "rollout.lanes = 1: .* set 2 or more",
     "schedule.max_staleness=-1": "schedule.max_staleness",
     "schedule.name=syn": "schedule.name",
@@ -52,6 +54,11 @@ CONTRADICTIONS = {
     ("learner.objective=mis", "learner.objective.highest=0.9"): "would leave out what is on policy",
     ("learner.objective=bapo", "learner.objective.low_from=0.95"): "learner.objective.low_from = 0.95 is more than",
     ("learner.objective=topr", "learner.clip_low=0.1"): "learner.objective.clip_low = 0.1: unknown key",
+    (
+        "learner.processes=2",
+        "learner.sharding=fsdp2",
+        "learner.lora.rank=8",
+    ): "an adapter of .learner.lora. is not sharded",
     ("learner.objective=m2po", "learner.objective.tokens=some"): "learner.objective.tokens = 'some'",
 }
 

@@ -55,6 +55,9 @@ BackendName = Annotated[
 Address = Annotated[
     str | None, typer.Option("--address", help="The Ray cluster, auto or HOST:PORT; same as ray.address.")
 ]
+LearnerProcesses = Annotated[
+    int | None, typer.Option("--learner-processes", help="Of the learner, in this session; same as learner.processes.")
+]
 RunDirectory = Annotated[Path, typer.Argument(help="Directory of a run.")]
 
 
@@ -77,6 +80,7 @@ def train(
     resume: Resume = None,
     backend: BackendName = None,
     address: Address = None,
+    learner_processes: LearnerProcesses = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,7 +90,7 @@ def train(
     from offbeat.settings import Where, load_settings
 
     console = Console(stderr=True)
-    where = Where(backend, address)
+    where = Where(backend, address, learner_processes)
     if resume is not None:
         if config is not None or overrides or out is not None:
             raise SettingsError(f"--resume {resume}: a resumed run keeps its settings; give no CONFIG, --out or --set")

@@ -79,16 +79,21 @@ class Settings(Section):
 
 
 class Where(NamedTuple):
-    """Where a session's lanes and learner run, if not as the run's settings say; it changes nothing of what they do."""
+    """Where a session's lanes and learner run, and in how many processes the learner does, if not as the run's settings
+    say; it changes nothing of what they do, but for the order in which several processes add up."""
 
     backend: str | None = None
     address: str | None = None
+    processes: int | None = None
 
     def of(self, settings: Settings) -> Settings:
         """The settings of this session. Raises SettingsError."""
         given = settings.model_dump(mode="json")
         given["run"] |= {"backend": self.backend} if self.backend else {}
         given["ray"] |= {"address": self.address} if self.address is not None else {}
+        if self.processes is not None:
+            given["learner"]["processes"] = self.processes
+            given["learner"] |= {"sharding": "none"} if self.processes == 1 else {}
         return settings_from(given)
 
 

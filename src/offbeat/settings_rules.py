@@ -87,6 +87,16 @@ def _wrong_for_the_learner(learner: LearnerSettings, groups: int) -> list[str]:
             f"learner.align.c_low = {learner.align.c_low:g} is not below learner.align.c_high ="
             f" {learner.align.c_high:g}; lower the one or raise the other"
         )
+    if learner.sharding != "none" and learner.processes == 1:
+        problems.append(
+            f"learner.sharding = {learner.sharding}: one process holds everything anyway; set learner.processes to 2 or"
+            " more, or remove it"
+        )
+    if learner.sharding != "none" and learner.lora is not None:
+        problems.append(
+            f"learner.sharding = {learner.sharding}: an adapter of [learner.lora] is not sharded; remove the one or the"
+            " other"
+        )
     return problems + _impossible_objective(learner)
 
 

@@ -169,7 +169,9 @@ class LearnerSettings(Section):
     recompute_activations: bool = False
     """Activation checkpointing: the backward pass computes each layer again, for much less memory."""
     processes: int = Field(1, ge=1, le=64)
-    """Processes of one machine that share an update's micro-batches; each holds the whole policy."""
+    """Processes of one machine that share an update's micro-batches."""
+    sharding: Literal["none", "fsdp2"] = "none"
+    """`none`: each of them holds policy and optimizer state whole; `fsdp2`: each holds its part (docs/cluster.md)."""
     max_consecutive_skips: Positive = 5
     align: AlignSettings = AlignSettings()
     lora: LoraSettings | None = None

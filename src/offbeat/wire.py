@@ -55,12 +55,14 @@ def go_on(
     Raises OffbeatError for what no restart mends; the run directory can be resumed afterwards.
     """
     opened = rundir.take_up(directory, say)
-    settings, stop = opened.settings, opened.scheduler.stopped
+    stop = opened.scheduler.stopped
     with ExitStack() as closing:
         closing.callback(os.close, opened.lock)
         closing.callback(opened.log.close)
         closing.callback(sweep_parcels, directory)
-        backend = _backend(directory, where.of(settings), opened.lock, say)
+        settings = where.of(opened.settings)
+        opened = opened._replace(settings=settings)
+        backend = _backend(directory, settings, opened.lock, say)
         closing.callback(backend.close)
         if opened.damage:
             rebuild_newest(directory, opened, backend, say)

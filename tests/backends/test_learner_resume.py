@@ -28,11 +28,9 @@ CHOSEN = settings(
 class LearnerRun:
     """A run directory with version 0, and a learner's process on it."""
 
-    def __init__(self, directory: Path, processes: int = 1) -> None:
+    def __init__(self, directory: Path, **learner: Any) -> None:
         self.directory = directory
-        self.settings = settings_from(
-            CHOSEN.model_dump() | {"learner": CHOSEN.learner.model_dump() | {"processes": processes}}
-        )
+        self.settings = settings_from(CHOSEN.model_dump() | {"learner": CHOSEN.learner.model_dump() | learner})
         save_model(directory / "policy")
         learner = PolicyLearner.open(directory / "policy", CHOSEN, attach=attach_alignment)
         canary = Canary((3,), (4,), tuple(learner.score((3,), (4,))))

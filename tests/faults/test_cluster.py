@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import psutil
 
 from offbeat import events as e
-from tests.clusters import ON_CLUSTER, actors, cluster, node
+from tests.clusters import ON_CLUSTER, actors, cluster, is_learner, node
 from tests.twin.test_bound_zero import published
 
 from .conftest import Trial, finish, kill, noise
@@ -48,12 +49,22 @@ def said(trial: Trial, *kinds: type) -> list[Any]:
     return [event for event in found if isinstance(event, kinds)]
 
 
-def test_a_cluster_changes_no_result(cluster: Any, policy: Path, tmp_path: Path) -> None:
-    """Bit for bit at K = 0: batches, losses, weights."""
-    here = published(tmp_path / "here", policy, "schedule.max_staleness=0")
-    there = published(tmp_path / "there", policy, "schedule.max_staleness=0", *on_ray(cluster))
-    assert there == here
+def test_a_cluster_changes_no_result_and_neither_does_another_run_on_it(
+    cluster: Any, policy: Path, tmp_path: Path
+) -> None:
+    """Bit for bit at K = 0: batches, losses, weights; of two runs at once that share nodes."""
+    halves = "ray.lane_cpus=0.5", "ray.learner_cpus=0.5"
+    with ThreadPoolExecutor() as both:
+        there = [
+            both.submit(published, tmp_path / each, policy, "schedule.max_staleness=0", *on_ray(cluster), *halves)
+            for each in ("one", "other")
+        ]
+        here = published(tmp_path / "here", policy, "schedule.max_staleness=0")
+    assert [each.result() for each in there] == [here, here]
     assert len({digest for digest, _, _ in here}) > 1
+    began = [(tmp_path / each / "learner.lock").stat().st_mtime for each in ("one", "other")]
+    ended = [(tmp_path / each / "versions/000006/manifest.json").stat().st_mtime for each in ("one", "other")]
+    assert max(began) < min(ended), "their learners were not there at the same time"
 
 
 def test_a_node_dies_then_a_lane_the_learner_and_the_driver(cluster: Any, trial: Trial) -> None:
@@ -69,7 +80,7 @@ def test_a_node_dies_then_a_lane_the_learner_and_the_driver(cluster: Any, trial:
     cluster.add_node(**node(1))
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 3, process)
     workers = actors(cluster)
-    [learner] = [p for p in workers if any(file.path.endswith("/learner.lock") for file in p.open_files())]
+    [learner] = [p for p in workers if is_learner(p)]
     [lane, *_] = [p for p in workers if p != learner]
     lane.kill()
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 4, process)

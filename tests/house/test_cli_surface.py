@@ -11,7 +11,7 @@ import typer
 from offbeat.cli import app
 
 SURFACE = {
-    "train": {"config", "out", "resume", "backend", "address", "overrides", "as_json"},
+    "train": {"config", "out", "resume", "backend", "address", "learner_processes", "overrides", "as_json"},
     "verify": {"run", "recompute", "seed", "as_json"},
     "report": {"run", "out", "as_json"},
     "compare": {"config", "out", "schedules", "iterations", "warmup", "repeats", "overrides", "as_json"},

@@ -3,46 +3,69 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 import offbeat
+from offbeat.errors import WeightsError
 from offbeat.learner.ranks import Ranks
 from offbeat.records import Batch
-from tests.learner.ranks_worker import CASES, train
+from tests.learner.ranks_worker import CASES, HALF, SHARDED, resumed, saved_half_way, train
 
 STEPS = 20
+THROUGH_MODULE = {"recompute_activations": True}
+"""What one process is compared with: as the sharded ones it does not go through compiled loops."""
 
 
 @pytest.fixture(scope="module")
-def made(
-    model_dir: Path, sample_batch: Callable[..., Batch], tmp_path_factory: pytest.TempPathFactory
-) -> list[dict[str, Any]]:
-    """What one process makes of the batches, and what each of two."""
+def folder(model_dir: Path, sample_batch: Callable[..., Batch], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the policy, the batches, and what one process makes of half of them."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "model").symlink_to(model_dir)
     drawn = [sample_batch(groups=4, seed=seed) for seed in range(4)]
     batches = [Batch(step, drawn[step % len(drawn)].groups) for step in range(STEPS)]
     (folder / "batches").write_bytes(msgspec.msgpack.encode(batches))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> list[dict[str, Any]]:
+    """What one process makes of the batches, and what each of two."""
+    model, batches = folder / "model", msgspec.msgpack.decode((folder / "batches").read_bytes(), type=list[Batch])
+    halves = saved_half_way(model, folder / "by-one", batches, SHARDED["recomputed"])
+    together = started(2, folder)
+    alone = {case: train(model, batches, CASES[case]) for case in CASES} | {"saved": halves}
+    alone |= {f"fsdp2 {case}": train(model, batches, SHARDED[case] | THROUGH_MODULE) for case in SHARDED}
+    return [alone, *ended(together, 2, folder)]
+
+
+def started(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
     path = os.pathsep.join([str(Path(offbeat.__file__).parents[1]), str(Path(__file__).parents[2])])
-    workers = [
+    return [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.learner.ranks_worker", str(rank), "2", str(folder)],
+            [sys.executable, "-m", "tests.learner.ranks_worker", str(rank), str(count), str(folder)],
             env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         )
-        for rank in range(2)
+        for rank in range(count)
     ]
-    alone = {case: train(folder / "model", batches, case) for case in CASES}
-    assert [worker.wait(timeout=200) for worker in workers] == [0, 0]
-    return [alone, *(msgspec.json.decode((folder / f"made-{rank}.json").read_bytes()) for rank in range(2))]
+
+
+def ended(workers: list[subprocess.Popen[bytes]], count: int, folder: Path) -> list[dict[str, Any]]:
+    assert not any(worker.wait(timeout=200) for worker in workers)
+    return [msgspec.json.decode((folder / f"made-{count}-{rank}.json").read_bytes()) for rank in range(count)]
 
 
 def flat(report: dict[str, Any]) -> dict[str, float]:
@@ -63,25 +86,82 @@ def flat(report: dict[str, Any]) -> dict[str, float]:
     return found
 
 
+def assert_same(one: dict[str, Any], other: dict[str, Any], steps: int = STEPS) -> None:
+    """Within 1e-5. Who was restored here has only version 0 to measure drift against: other lags are left out."""
+    assert len(one["reports"]) == len(other["reports"]) == steps
+    for mine, theirs in zip(map(flat, one["reports"]), map(flat, other["reports"]), strict=True):
+        missing = theirs.keys() - mine.keys()
+        assert not [name for name in missing if "drift" not in name and "mismatch" not in name]
+        assert mine == pytest.approx({name: theirs[name] for name in theirs if name not in missing}, abs=1e-5, rel=1e-4)
+    assert [r["loss"] for r in one["reports"]] == pytest.approx([r["loss"] for r in other["reports"]], abs=1e-5)
+    assert one["parameters"] == pytest.approx(other["parameters"], abs=1e-5)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_are_one(made: list[dict[str, Any]], case: str) -> None:
-    alone, two, _ = (results[case] for results in made)
-    assert len(alone["reports"]) == len(two["reports"]) == STEPS
-    for one, other in zip(alone["reports"], two["reports"], strict=True):
-        assert flat(one) == pytest.approx(flat(other), abs=1e-5, rel=1e-4)
-    assert [r["loss"] for r in alone["reports"]] == pytest.approx([r["loss"] for r in two["reports"]], abs=1e-5)
-    assert alone["parameters"] == pytest.approx(two["parameters"], abs=1e-5)
+    assert_same(made[1][case], made[0][case])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SHARDED)
+def test_two_halves_are_one(made: list[dict[str, Any]], case: str) -> None:
+    """FSDP2: each process holds about half of parameters and optimizer state, and what they do is the same."""
+    alone, *two = (results[f"fsdp2 {case}"] for results in made)
+    assert_same(two[0], alone)
+    assert flat(alone["reports"][-1]).keys() == flat(two[0]["reports"][-1]).keys()
+    for what in ("held", "state"):
+        assert all(0.4 < half[what] / alone[what] < 0.6 for half in two), what
+    assert sum(half["held"] for half in two) == alone["held"]
+
+
+@pytest.mark.parametrize("case", [*CASES, *(f"fsdp2 {case}" for case in SHARDED)])
 def test_both_take_the_same_step_bit_for_bit(made: list[dict[str, Any]], case: str) -> None:
-    _, first, second = (results[case] for results in made)
+    _, first, second = (results.get(case) for results in made)
     assert first["parameters"] == second["parameters"]
 
 
+def test_shards_go_on_bit_for_bit(made: list[dict[str, Any]]) -> None:
+    _, first, second = made
+    for each in (first, second):
+        assert each["resumed"]["parameters"] == first["saved"]["parameters"]
+        losses = [[report["loss"] for report in each[how]["reports"]] for how in ("resumed", "saved")]
+        assert losses[0] == losses[1]
+
+
+def test_shards_go_on_with_any_number_of_processes(made: list[dict[str, Any]], folder: Path) -> None:
+    """Two halves with one process and with three, a whole with two."""
+    batches = msgspec.msgpack.decode((folder / "batches").read_bytes(), type=list[Batch])
+    unbroken = made[0]["saved"]
+    three = started(3, folder)
+    assert_same(resumed(folder / "model", folder / "by-two", batches, SHARDED["recomputed"]), unbroken, STEPS - HALF)
+    assert_same(made[1]["taken over"], unbroken, STEPS - HALF)
+    assert_same(ended(three, 3, folder)[2]["resumed"], unbroken, STEPS - HALF)
+
+
+def test_shards_are_one_model_to_everybody_else(made: list[dict[str, Any]], folder: Path) -> None:
+    """Version file, exported directory and scores are those of one process."""
+    assert made[1]["saved"]["digest"] == made[2]["saved"]["digest"]
+    assert made[1]["saved"]["scores"] == pytest.approx(made[0]["saved"]["scores"], abs=1e-5)
+    weights = [load_file(folder / where / "model.safetensors") for where in ("by-two", "by-one", "by-two.model")]
+    assert weights[0].keys() == weights[1].keys()
+    for name, tensor in weights[0].items():
+        assert torch.allclose(tensor, weights[1][name], atol=1e-5), name
+        assert torch.equal(tensor, weights[2][name]), name
+    AutoModelForCausalLM.from_pretrained(folder / "by-two.model")
+    assert not list(folder.rglob("*.distcp")), "no pickle"
+
+
+def test_damaged_shards_are_named(made: list[dict[str, Any]], folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "by-two", tmp_path / "version")
+    part = next((tmp_path / "version" / "shards").iterdir())
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(WeightsError, match="shards: damaged"):
+        resumed(folder / "model", tmp_path / "version", [], SHARDED["recomputed"])
+
+
 def test_alignment_control_had_something_to_do(made: list[dict[str, Any]]) -> None:
-    reports = made[1]["gac"]["reports"]
-    assert sum(report["alignment"]["projected"] + report["alignment"]["skipped"] for report in reports) >= 2
+    for case in ("gac", "fsdp2 gac"):
+        reports = made[1][case]["reports"]
+        assert sum(report["alignment"]["projected"] + report["alignment"]["skipped"] for report in reports) >= 2
 
 
 @given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 6))
@@ -94,3 +174,17 @@ def test_every_piece_of_work_has_one_taker_and_loads_are_even(sizes: list[int], 
     assert all(sum(takers) == 1 for takers in zip(*taken, strict=True))
     loads = [sum(size for size, mine in zip(sizes, takers, strict=True) if mine) for takers in taken]
     assert max(loads) - min(loads) <= max(sizes, default=0)
+
+
+@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 6))
+def test_passes_made_together_are_as_many_of_everybody_and_each_piece_is_made_once(
+    sizes: list[int], count: int
+) -> None:
+    ranks = Ranks()
+    ranks.count = count
+    rounds = ranks.together(sizes)
+    assert all(len(each) == count for each in rounds)
+    assert sorted(index for each in rounds for index in each if index is not None) == list(range(len(sizes)))
+    assert len(rounds) == -(-len(sizes) // count)
+    for earlier, later in pairwise(rounds):
+        assert min(sizes[i] for i in earlier if i is not None) >= max(sizes[i] for i in later if i is not None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from offbeat.errors import SettingsError
 from offbeat.sim.cluster import changed, load_cluster, preset_names
 from offbeat.sim.costs import Publish, Training, Transfer
-from offbeat.sim.lengths import Lengths, LengthSettings, lognormal_sigma
+from offbeat.sim.lengths import BLOCK, MOST_BLOCKS, Lengths, LengthSettings, lognormal_sigma
 from tests.sim.clusters import cluster
 
 
@@ -134,3 +134,12 @@ def test_schedules_that_take_turns_have_all_accelerators() -> None:
     assert [about.learner_accelerators(s) for s in ("sync", "multi-version")] == [8, 4]
     apart = changed(about, takes_turns=False)
     assert apart.lanes("sync") == apart.learner_accelerators("sync") == 4
+
+
+def test_lengths_are_kept_in_room_that_does_not_grow_with_a_run() -> None:
+    store = Lengths(LengthSettings(median=400, sigma=0.8, cap=4000), 2, 0)
+    first = store.of(3, 0)
+    for prompt in range(0, 100 * BLOCK, BLOCK):
+        store.of(prompt, 0)
+    assert len(store._blocks) == MOST_BLOCKS
+    assert store.of(3, 0) == first

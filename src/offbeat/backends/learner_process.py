@@ -28,8 +28,7 @@ from offbeat.backends.worker import Link, work
 from offbeat.settings import settings_from
 
 if TYPE_CHECKING:
-    from offbeat.learner.ranks import Ranks
-    from offbeat.learner.step import PolicyLearner
+    from offbeat.backends.learner_ranks import Leader
 
 BEAT_SECONDS = 5.0
 
@@ -55,15 +54,15 @@ def main(link: Link) -> None:
     hello = link.next()
     assert isinstance(hello, LearnerHello)
     processes = settings_from(hello.settings).learner.processes
-    from offbeat.backends.learner_ranks import others, restored
+    from offbeat.backends.learner_ranks import Leader, others, restored
 
     with sole_writer(Path(hello.run_directory)):
         manifest = read_manifest(Path(hello.run_directory), hello.version, hello.digest)
         with others(hello, processes) as ranks:
-            _serve(link, hello, manifest, restored(hello, ranks), ranks)
+            _serve(link, hello, manifest, Leader(restored(hello, ranks), ranks))
 
 
-def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: PolicyLearner, ranks: Ranks | None) -> None:
+def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: Leader) -> None:
     run_directory = Path(hello.run_directory)
     prompt_ids, response_ids = manifest.canary.prompt_ids, manifest.canary.response_ids
 
@@ -76,10 +75,7 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: PolicyL
         match message:
             case TrainOn():
                 started = time.monotonic()
-                learner.after_pass = Passes(link, learner.version).made_one
-                if ranks is not None:
-                    ranks.broadcast(msgspec.msgpack.encode(message))
-                report = learner.step(message.batch)
+                report = learner.step(message.batch, Passes(link, learner.version).made_one)
                 stepped = time.monotonic()
                 manifest = publish(run_directory, learner.version, learner.publish, canary)
                 ended = time.monotonic()

@@ -1,9 +1,10 @@
-"""The learner's other processes, where `learner.processes` asks for more than one: what the first hears they hear.
+"""The learner's other processes, where `learner.processes` asks for more than one: what the first does they do.
 
     python -m offbeat.backends.learner_ranks RANK COUNT RENDEZVOUS
 
-The first starts them, on its own machine, and is the only one that talks to the run and writes. They live as long as it
-does; where one ends, the next sum fails, the first with it, and the run starts the learner again from its last version.
+The first starts them, on its own machine, and is the only one that talks to the run and, but for shards, writes. They
+live as long as it does; where one ends, the next sum fails, the first with it, and the run starts the learner again
+from its last version.
 """
 
 from __future__ import annotations
@@ -12,20 +13,95 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from offbeat.backends.alignment import attach_alignment
-from offbeat.backends.messages import LearnerHello, ToLearner, TrainOn
+from offbeat.backends.messages import LearnerHello
 from offbeat.backends.weights import version_directory, weights_file
 from offbeat.backends.worker import die_with_parent, set_threads
 from offbeat.learner.checkpoint import stored_weights
 from offbeat.learner.ranks import Ranks
 from offbeat.learner.step import PolicyLearner
+from offbeat.records import Batch, StepReport
 from offbeat.settings import settings_from
+
+
+class _Deed(msgspec.Struct, frozen=True, tag=True):
+    """What all processes do together."""
+
+
+class Step(_Deed, frozen=True):
+    batch: Batch
+
+
+class Save(_Deed, frozen=True):
+    directory: str
+
+
+class Score(_Deed, frozen=True):
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+
+
+class Export(_Deed, frozen=True):
+    directory: str
+
+
+Deed: TypeAlias = Step | Save | Score | Export
+
+
+class Leader:
+    """The learner of the first process. What the others must do with it they are told before: each step, and of a
+    sharded policy all that looks at the weights."""
+
+    def __init__(self, learner: PolicyLearner, ranks: Ranks | None) -> None:
+        self._learner = learner
+        self._ranks = ranks or Ranks()
+
+    @property
+    def version(self) -> int:
+        return self._learner.version
+
+    def step(self, batch: Batch, after_pass: Callable[[], None]) -> StepReport:
+        self._tell(Step(batch), always=True)
+        self._learner.after_pass = after_pass
+        return self._learner.step(batch)
+
+    def publish(self, directory: Path) -> str:
+        self._tell(Save(str(directory)))
+        return self._learner.publish(directory)
+
+    def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+        self._tell(Score(tuple(prompt_ids), tuple(response_ids)))
+        return self._learner.score(prompt_ids, response_ids)
+
+    def export(self, directory: Path) -> None:
+        self._tell(Export(str(directory)))
+        self._learner.export(directory)
+
+    def _tell(self, deed: Deed, always: bool = False) -> None:
+        if self._ranks.count > 1 and (always or self._learner.policy.sharded):
+            self._ranks.broadcast(msgspec.msgpack.encode(deed))
+
+
+def follow(learner: PolicyLearner, ranks: Ranks) -> None:
+    """Do what the first process does, for ever; nothing is said."""
+    heard = msgspec.msgpack.Decoder(Deed)
+    while True:
+        match heard.decode(ranks.broadcast(None)):
+            case Step(batch):
+                learner.step(batch)
+            case Save(directory):
+                learner.publish(Path(directory))
+            case Score(prompt_ids, response_ids):
+                learner.score(prompt_ids, response_ids)
+            case Export(directory):
+                learner.export(Path(directory))
 
 
 @contextmanager
@@ -74,16 +150,10 @@ def join(rank: int, count: int, meeting: Path) -> Ranks:
 
 
 def main(rank: int, count: int, meeting: Path) -> None:
-    """Do what the first process does with every batch; nothing is said and nothing is written."""
     die_with_parent()
     ranks = join(rank, count, meeting)
     hello = msgspec.msgpack.decode(ranks.broadcast(None), type=LearnerHello)
-    learner = restored(hello, ranks)
-    heard = msgspec.msgpack.Decoder(ToLearner)
-    while True:
-        message = heard.decode(ranks.broadcast(None))
-        assert isinstance(message, TrainOn)
-        learner.step(message.batch)
+    follow(restored(hello, ranks), ranks)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -92,21 +92,11 @@ class LocalBackend:
     def start(self, name: Name, hello: msgspec.Struct) -> None:
         """Start a worker, ending the one of the same name first."""
         self.end(name)
-        module, incoming = MODULES[name.kind]
         ours, theirs = socket.socketpair()
         kept = () if name.kind in LOCKLESS else self._keep_open
         with open(self._errors or os.devnull, "ab") as errors:
-            process = subprocess.Popen(
-                [*python_of(module, self._pythons.get(name.kind)), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *kept),
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                env=os.environ | environment(self._threads),
-                start_new_session=True,
-            )
-        theirs.close()
-        worker = Worker(process, Channel(ours, incoming))
+            process = launch(name.kind, theirs, errors, self._threads, kept, self._pythons.get(name.kind))
+        worker = Worker(process, Channel(ours, MODULES[name.kind][1]))
         self.workers[name] = worker
         self._selector.register(ours, selectors.EVENT_READ, name)
         self.send(name, hello)
@@ -125,9 +115,7 @@ class LocalBackend:
             return
         self._selector.unregister(worker.channel.sock)
         worker.channel.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker.process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
-        worker.process.wait()
+        end_group(worker.process)
 
     def end_all(self) -> None:
         for name in list(self.workers):
@@ -166,12 +154,12 @@ class LocalBackend:
         self._selector.modify(worker.channel.sock, mask, name)
 
     def _died(self, name: Name, worker: Worker) -> Died:
-        _await_end(worker.process.pid, DEATH_SECONDS)
+        await_end(worker.process, DEATH_SECONDS)
         self.end(name)
         code = worker.process.returncode
         if worker.failure:
             return Died(worker.failure)
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = how_it_ended(code)
         return Died(f"the {name.kind} process ended by {how}", str(self._errors) if self._errors and code > 0 else "")
 
     def close(self) -> None:
@@ -181,6 +169,36 @@ class LocalBackend:
         os.close(self._wake_write)
 
 
+def launch(
+    kind: str, theirs: socket.socket, errors: IO[bytes], threads: int, kept: tuple[int, ...] = (),
+    python: str | None = None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """A worker's process, a group of its own, with its end of a channel, which is closed here. It lives no longer than
+    the thread that starts it."""
+    process = subprocess.Popen(
+        [*python_of(MODULES[kind][0], python), str(theirs.fileno())],
+        pass_fds=(theirs.fileno(), *kept),
+        stdin=subprocess.DEVNULL,
+        stdout=errors,
+        stderr=errors,
+        env=os.environ | environment(threads),
+        start_new_session=True,
+    )
+    theirs.close()
+    return process
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a worker's process at once, and all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
+    process.wait()
+
+
+def how_it_ended(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
 def python_of(module: str, foreign: str | None) -> list[str]:
     """The command that runs a module of offbeat: here, or by a `foreign` interpreter that has no offbeat of its own."""
     if foreign is None:
@@ -188,8 +206,10 @@ def python_of(module: str, foreign: str | None) -> list[str]:
     return [foreign, "-P", str(Path(__file__).with_name("foreign_python.py")), module]
 
 
-def _await_end(pid: int, seconds: float) -> None:
+def await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Wait for the end of a child, but leave it to be waited for: until then its process group keeps its number."""
     deadline = time.monotonic() + seconds
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < deadline:
+    while (
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < deadline
+    ):
         time.sleep(0.01)

@@ -2,7 +2,8 @@
 
 *Bitwise-resume invariant*: a learner restored from these files continues exactly as the one that wrote them.
 The optimizer file names the digest of the model file it belongs to; each file is synced and renamed into place,
-the model last. safetensors and JSON only, no pickle. Knows no batch and no loss.
+the model last. safetensors and JSON only, no pickle. Of a sharded policy the model file is written by the first
+process, what the optimizer keeps in shards by every process (`shards`). Knows no batch and no loss.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import safetensors.torch
@@ -25,6 +28,9 @@ from offbeat.learner.drift import DriftFit
 from offbeat.learner.lora import as_metadata
 from offbeat.learner.optimizer_state import decode_state, encode_state
 from offbeat.learner.policy import Policy
+from offbeat.learner.ranks import Ranks
+from offbeat.learner.sharding import gathered, is_shard, local, rows
+from offbeat.learner.shards import read_shards, write_shards
 
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -42,15 +48,24 @@ class Position(msgspec.Struct, frozen=True):
     drift: DriftFit = DriftFit()
 
 
-def save_checkpoint(directory: Path, policy: Policy, optimizer: torch.optim.Optimizer, position: Position) -> str:
-    """Write both files into `directory`, made where it is missing; return the SHA-256 of model.safetensors.
+def save_checkpoint(
+    directory: Path, policy: Policy, optimizer: torch.optim.Optimizer, position: Position, ranks: Ranks
+) -> str:
+    """Write the files into `directory`, made where it is missing; return the SHA-256 of model.safetensors.
 
-    Raises WeightsError or OSError where the disk refuses.
+    A collective call where the policy is sharded. Raises WeightsError or OSError where the disk refuses.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    model_aside = _write_aside(directory / MODEL_FILE, policy.weights(), as_metadata(policy.adapter))
-    digest = _digest(model_aside)
     tensors, optimizer_json = encode_state(policy.model, optimizer)
+    weights = gathered(policy.weights(), ranks) if policy.sharded else policy.weights()
+    if policy.sharded:
+        sharded = {name: tensor for name, tensor in tensors.items() if is_shard(tensor)}
+        write_shards(directory, sharded)
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in sharded}
+    if ranks.rank > 0:
+        return ranks.broadcast(None).decode()
+    directory.mkdir(parents=True, exist_ok=True)
+    model_aside = _write_aside(directory / MODEL_FILE, weights, as_metadata(policy.adapter))
+    digest = _digest(model_aside)
     metadata = {
         "format": "pt",
         "position": msgspec.json.encode(position).decode(),
@@ -60,6 +75,8 @@ def save_checkpoint(directory: Path, policy: Policy, optimizer: torch.optim.Opti
     os.rename(_write_aside(directory / OPTIMIZER_FILE, tensors, metadata), directory / OPTIMIZER_FILE)
     os.rename(model_aside, directory / MODEL_FILE)
     sync(directory)
+    if policy.sharded:
+        ranks.broadcast(digest.encode())
     return digest
 
 
@@ -82,7 +99,7 @@ def load_checkpoint(
         raise WeightsError(f"{file}: belongs to weights {model_digest[:12]}, not to {digest[:12]} beside it")
     if version is not None and position.version != version:
         raise WeightsError(f"{file}: is of version {position.version}, not {version}")
-    decode_state(policy.model, optimizer, tensors, optimizer_json)
+    decode_state(policy.model, optimizer, tensors | read_shards(directory, policy.model), optimizer_json)
     return position
 
 
@@ -99,21 +116,22 @@ def load_weights(file: Path, policy: Policy) -> str:
 
     Raises WeightsError unless names, shapes and floating dtypes are exactly the policy's.
     """
-    tensors, _ = _read(file)
     own = policy.weights()
-    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    if missing or unknown:
-        raise WeightsError(f"weights {file}: {_names('missing', missing)}{_names('unknown', unknown)}")
+    with _opened(file) as opened:
+        names = set(opened.keys())
+        missing, unknown = sorted(own.keys() - names), sorted(names - own.keys())
+        if missing or unknown:
+            raise WeightsError(f"weights {file}: {_names('missing', missing)}{_names('unknown', unknown)}")
+        found = {name: _part(opened, name, tensor) for name, tensor in own.items()}
     for name, tensor in own.items():
-        found = tensors[name]
-        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+        shape, part = found[name]
+        if shape != tuple(tensor.shape) or part.dtype != tensor.dtype:
             raise WeightsError(
-                f"weights {file}: {name} is {found.dtype} {tuple(found.shape)},"
-                f" the model has {tensor.dtype} {tuple(tensor.shape)}"
+                f"weights {file}: {name} is {part.dtype} {shape}, the model has {tensor.dtype} {tuple(tensor.shape)}"
             )
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+            local(tensor).copy_(found[name][1])
     return _digest(file)
 
 
@@ -123,12 +141,16 @@ def save_base(directory: Path, policy: Policy) -> None:
     sync(directory)
 
 
-def export_policy(directory: Path, policy: Policy, model_dir: Path) -> None:
+def export_policy(directory: Path, policy: Policy, model_dir: Path, ranks: Ranks) -> None:
     """Write a Hugging Face directory: config, weights in float32, tokenizer files copied from `model_dir`;
     an adapter merged.
 
-    It appears whole or not at all, in place of what was there. Raises WeightsError or OSError where the disk refuses.
+    It appears whole or not at all, in place of what was there. A collective call where the policy is sharded. Raises
+    WeightsError or OSError where the disk refuses.
     """
+    weights = gathered(policy.whole_weights(), ranks) if policy.sharded else policy.whole_weights()
+    if ranks.rank > 0:
+        return
     aside = directory.with_name(f".{directory.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -136,19 +158,34 @@ def export_policy(directory: Path, policy: Policy, model_dir: Path) -> None:
         if (model_dir / name).is_file():
             shutil.copyfile(model_dir / name, aside / name)
     policy.config.save_pretrained(aside)
-    os.rename(_write_aside(aside / MODEL_FILE, policy.whole_weights(), {"format": "pt"}), aside / MODEL_FILE)
+    os.rename(_write_aside(aside / MODEL_FILE, weights, {"format": "pt"}), aside / MODEL_FILE)
     shutil.rmtree(directory, ignore_errors=True)
     put_in_place(aside, directory)
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    with _opened(file) as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
     try:
         with safe_open(file, framework="pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+            yield opened
     except FileNotFoundError:
         raise WeightsError(f"weights {file}: no such file") from None
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"weights {file}: damaged or not safetensors ({error})") from None
+
+
+def _part(opened: Any, name: str, tensor: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """A stored tensor's shape, and of its content what belongs to this process."""
+    stored = opened.get_slice(name)
+    shape, mine = tuple(stored.get_shape()), rows(tensor)
+    if mine == slice(None) or shape != tuple(tensor.shape):
+        return shape, opened.get_tensor(name)
+    return shape, stored[mine] if mine.stop > mine.start else local(tensor)
 
 
 def _names(what: str, names: list[str]) -> str:

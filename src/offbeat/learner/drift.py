@@ -14,6 +14,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from offbeat.learner.ranks import Ranks
+from offbeat.learner.sharding import is_shard, local, rows
+
 MOST_BYTES = 256 * 2**20
 """Copies of earlier versions are kept in memory up to so many bytes (two copies always)."""
 
@@ -53,17 +56,27 @@ class DriftFit(msgspec.Struct, frozen=True):
 
 
 class DriftMeter:
-    """Copies of the parameters of version 0 and of the newest versions, and norms of differences to them."""
+    """Copies of the parameters of version 0 and of the newest versions, and norms of differences to them: of a sharded
+    policy each process has its parts, and a norm is a collective call."""
 
-    def __init__(self, names: Sequence[str], parameters: Sequence[nn.Parameter], stored: StoredVersion | None) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        parameters: Sequence[nn.Parameter],
+        stored: StoredVersion | None,
+        ranks: Ranks | None = None,
+    ) -> None:
         """`names` are the parameters' names in a stored version's weights."""
         self._names = list(names)
-        self._parameters: list[Tensor] = list(parameters)
+        self._ranks = ranks or Ranks()
+        self._sharded = any(map(is_shard, parameters))
+        self._parameters: list[Tensor] = [local(parameter) for parameter in parameters]
+        self._rows = [rows(parameter) for parameter in parameters]
         self._stored = stored or (lambda version: None)
-        size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        size = sum(parameter.numel() * parameter.element_size() for parameter in self._parameters)
         self._room = max(2, MOST_BYTES // max(1, size))
         self._copies: dict[int, list[Tensor]] = {}
-        self._before: list[Tensor] = [torch.empty_like(parameter) for parameter in parameters]
+        self._before: list[Tensor] = [torch.empty_like(part) for part in self._parameters]
 
     @torch.no_grad()
     def note(self, version: int) -> None:
@@ -87,7 +100,8 @@ class DriftMeter:
         return None if copy is None else self._distance(copy)
 
     def of_version(self, version: int) -> list[Tensor] | None:
-        """The parameters of a version, not to be changed; None where it is neither kept nor stored."""
+        """The parameters of a version, or this process's parts, not to be changed; None where it is neither kept nor
+        stored."""
         return self._copies.get(version) or self._read(version)
 
     @torch.no_grad()
@@ -102,13 +116,15 @@ class DriftMeter:
     @torch.no_grad()
     def _distance(self, copy: list[Tensor]) -> float:
         norms = torch._foreach_norm(torch._foreach_sub(self._parameters, copy))
-        return float(torch.linalg.vector_norm(torch.stack(list(norms))))
+        norm = torch.linalg.vector_norm(torch.stack(list(norms)))
+        return float(self._ranks.total(norm.double().square()).sqrt() if self._sharded else norm)
 
     def _read(self, version: int) -> list[Tensor] | None:
         weights = self._stored(version)
         if weights is None:
             return None
-        copy = [weights[name].to(p.dtype) for name, p in zip(self._names, self._parameters, strict=True)]
+        parts = zip(self._names, self._parameters, self._rows, strict=True)
+        copy = [weights[name][mine].to(p.dtype, copy=self._sharded) for name, p, mine in parts]
         self._keep(version, copy)
         return copy
 

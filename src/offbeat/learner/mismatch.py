@@ -19,6 +19,7 @@ from offbeat.learner.batches import Sample
 from offbeat.learner.layout import MicroBatch
 from offbeat.learner.logprobs import target_logprobs
 from offbeat.learner.policy import Policy
+from offbeat.learner.sharding import is_shard, local
 from offbeat.learner.tally import LARGEST
 from offbeat.records import Gap, Mismatch
 
@@ -72,15 +73,25 @@ def _logprobs(policy: Policy, batches: Sequence[MicroBatch], temperature: float)
 
 @contextmanager
 def holding(parameters: Sequence[nn.Parameter], weights: Sequence[Tensor]) -> Iterator[None]:
-    """The parameters point at other values meanwhile."""
+    """The parameters have other values meanwhile: they point at them, or hold copies of their parts where they are
+    sharded, for what is gathered of those comes from their own memory."""
+    if any(map(is_shard, parameters)):
+        parts = [local(parameter) for parameter in parameters]
+        own = [part.clone() for part in parts]
+        try:
+            torch._foreach_copy_(parts, list(weights))
+            yield
+        finally:
+            torch._foreach_copy_(parts, own)
+        return
     kept = [parameter.data for parameter in parameters]
     try:
         for parameter, other in zip(parameters, weights, strict=True):
             parameter.data = other
         yield
     finally:
-        for parameter, own in zip(parameters, kept, strict=True):
-            parameter.data = own
+        for parameter, before in zip(parameters, kept, strict=True):
+            parameter.data = before
 
 
 def gap(one: Sequence[float], other: Sequence[float]) -> Gap:

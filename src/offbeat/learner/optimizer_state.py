@@ -1,7 +1,8 @@
 """An optimizer's state dict as named tensors and a JSON text, and back: what safetensors can hold, no pickle.
 
 Works for whatever `state_dict` an optimizer returns, as long as it is made of tensors, numbers, strings, lists,
-tuples and dicts. Tensors are named after the parameter they belong to. Knows no file and no learning rule.
+tuples and dicts. Tensors are named after the parameter they belong to; those of a sharded policy are shards. Knows no
+file and no learning rule.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.errors import InvariantError, WeightsError
+from offbeat.learner.sharding import is_shard, like, local, rows
 
 
 def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -34,7 +36,7 @@ def encode_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[di
 
     def encode(value: Any, path: str) -> Any:
         if isinstance(value, Tensor):
-            tensors[path] = value.detach().contiguous()
+            tensors[path] = value.detach() if is_shard(value) else value.detach().contiguous()
             return {"tensor": path}
         if isinstance(value, dict):
             return {"dict": [[key, encode(entry, f"{path}/{key}")] for key, entry in value.items()]}
@@ -57,13 +59,21 @@ def decode_state(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Ma
         if stored["parameters"] != names:
             raise WeightsError("optimizer state belongs to other parameters than the model's")
         state = _decoder(tensors)(stored["state"])
-        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        parameters = dict(model.named_parameters())
         for name, entry in state["state"].items():
-            _check_shapes(name, entry, shapes[name])
+            _check_shapes(name, entry, parameters[name].shape)
+            state["state"][name] = {key: _placed(value, parameters[name]) for key, value in entry.items()}
         state["state"] = {names.index(name): entry for name, entry in state["state"].items()}
         optimizer.load_state_dict(state)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise WeightsError(f"optimizer state does not fit this optimizer ({type(error).__name__}: {error})") from error
+
+
+def _placed(value: Any, parameter: Tensor) -> Any:
+    """An entry of a parameter's state as the parameter is: sharded or whole."""
+    if not isinstance(value, Tensor) or value.shape != parameter.shape or is_shard(value) == is_shard(parameter):
+        return value
+    return like(local(value)[rows(parameter)].clone(), parameter)
 
 
 def _decoder(tensors: Mapping[str, Tensor]) -> Callable[[Any], Any]:

@@ -30,6 +30,8 @@ from offbeat.learner.batches import Sample
 from offbeat.learner.layout import Layout, MicroBatch, micro_batches
 from offbeat.learner.lora import adapter_weights, announced_adapter, merged_weights, with_adapter
 from offbeat.learner.passes import CompiledPass, can_pass
+from offbeat.learner.ranks import Ranks
+from offbeat.learner.sharding import shard
 from offbeat.records import Adapter
 from offbeat.settings import LoraSettings
 
@@ -53,6 +55,7 @@ class Policy:
         )
         self.compiled = CompiledPass(model) if shares and can_pass(model) else None
         self.layout: Layout = "tree" if self.compiled is not None else "shared" if shares else "plain"
+        self.sharded = False
         self._selected: Tensor | None = None
         self._own_hook = self._select
         model.get_output_embeddings().register_forward_pre_hook(self._own_hook)
@@ -134,16 +137,30 @@ class Policy:
     def recompute_activations(self) -> None:
         """Keep only what enters each layer for the backward pass, which computes the rest again: less memory, about a
         third more work, the same numbers (activation checkpointing)."""
-        for module in self.model.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
+        for module in self._layers():
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
         self.layout = "shared" if self.layout == "tree" else self.layout
+
+    def shard(self, ranks: Ranks) -> Policy:
+        """Keep this process's part of every parameter only. From now on every pass is a collective call."""
+        shard(self.model, self._layers(), ranks)
+        self.sharded, self.compiled = True, None
+        self.layout = "shared" if self.layout == "tree" else self.layout
+        return self
+
+    def _layers(self) -> list[nn.Module]:
+        return [module for module in self.model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def weights(self) -> dict[str, Tensor]:
         """What a version is: the adapter's tensors by peft's names, or parameters and persistent buffers by Hugging
-        Face name, a tied tensor once, under its first name."""
+        Face name, a tied tensor once, under its first name. Sharded where the policy is."""
         if self.adapter:
             return adapter_weights(self.model)
+        if self.sharded:
+            first = {id(tensor): name for name, tensor in reversed(self.model.state_dict(keep_vars=True).items())}
+            return {
+                name: t.detach() for name, t in self.model.state_dict(keep_vars=True).items() if first[id(t)] == name
+            }
         seen: set[int] = set()
         weights: dict[str, Tensor] = {}
         for name, tensor in self.model.state_dict().items():

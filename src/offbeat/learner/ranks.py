@@ -1,18 +1,22 @@
 """Several processes train one policy: each takes some of an update's micro-batches, and sums are added up.
 
 *Same-numbers invariant*: the micro-batches are those of one process, whoever takes which, and gradients and statistics
-are sums over them; so an update differs from one process's by the order of additions alone. Every process holds all
-parameters and optimizer state (data parallel, as DDP) and takes the same step bit for bit: nothing has to be shared
-afterwards. DDP itself wants as many backward passes of everybody. Knows no model and no loss.
+are sums over them; so an update differs from one process's by the order of additions alone. Where every process holds
+all parameters (data parallel, as DDP, which itself wants as many backward passes of everybody) each takes the same step
+bit for bit: nothing has to be shared afterwards. Where each holds a part (`sharding`) they make their passes together,
+as many of everybody. Knows no model and no loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 class Ranks:
@@ -30,6 +34,22 @@ class Ranks:
             takers[index] = min(range(self.count), key=lambda rank: (loads[rank], rank))
             loads[takers[index]] += sizes[index]
         return [taker == self.rank for taker in takers]
+
+    def together(self, sizes: Sequence[int]) -> list[list[int | None]]:
+        """These pieces of work in rounds of one, or None, for each process: those of a round are alike in size."""
+        by_size = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+        order = [*by_size, *[None] * (-len(sizes) % self.count)]
+        return [order[first : first + self.count] for first in range(0, len(order), self.count)]
+
+    def in_turn(self, make: Callable[[], T]) -> T:
+        """What `make` gives, of one process after the other: so that what it needs meanwhile is needed once. A
+        collective call."""
+        for turn in range(self.count):
+            if turn == self.rank:
+                made = make()
+            if self.count > 1:
+                dist.barrier()
+        return made
 
     def total(self, part: Tensor) -> Tensor:
         """The sum over all processes, the same bits on each. A collective call."""

@@ -30,6 +30,8 @@ from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
 from offbeat.learner.ranks import Ranks
 from offbeat.learner.rates import scheduled_share
+from offbeat.learner.sharding import clip_gradients, gradient_norm
+from offbeat.learner.shared_work import most_tokens, my_passes
 from offbeat.learner.stepping import take_step
 from offbeat.learner.tally import Drift, Update, report
 from offbeat.objectives import Bounds, Tokens
@@ -67,10 +69,12 @@ class PolicyLearner:
         rollout = settings.rollout
         self.version = version
         self.policy = policy
-        if settings.learner.recompute_activations:
-            policy.recompute_activations()
         self.consecutive_skips = 0
         self._ranks = ranks or Ranks()
+        if settings.learner.recompute_activations:
+            policy.recompute_activations()
+        if self._ranks.count > 1 and settings.learner.sharding == "fsdp2":
+            policy.shard(self._ranks)
         self._model_dir = model_dir
         self._settings = settings.learner
         self._sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
@@ -89,7 +93,7 @@ class PolicyLearner:
         self._drift_fit = DriftFit()
         self._meter: DriftMeter | None = None
         if settings.learner.measure_drift:
-            self._meter = DriftMeter([name for name, _ in moving], self._parameters, stored)
+            self._meter = DriftMeter([name for name, _ in moving], self._parameters, stored, self._ranks)
 
     @classmethod
     def open(
@@ -118,11 +122,15 @@ class PolicyLearner:
     ) -> PolicyLearner:
         """The learner that `save` wrote into `directory`; it continues bit for bit.
 
-        `model_dir` gives the architecture. Raises WeightsError for damaged files, another architecture, or where
-        `version` is given and the files are of another.
+        `model_dir` gives the architecture; how many processes wrote it does not matter. Raises WeightsError for damaged
+        files, another architecture, or where `version` is given and the files are of another.
         """
-        policy = Policy.for_weights(model_dir, directory / MODEL_FILE)
-        learner = cls(model_dir, policy, settings, 0, optimizer_factory, stored, attach, ranks)
+
+        def made() -> PolicyLearner:
+            policy = Policy.for_weights(model_dir, directory / MODEL_FILE)
+            return cls(model_dir, policy, settings, 0, optimizer_factory, stored, attach, ranks)
+
+        learner = (ranks or Ranks()).in_turn(made)  # each needs the whole policy once, to take its part
         position = load_checkpoint(directory, learner.policy, learner.optimizer, version)
         learner.version, learner.consecutive_skips = position.version, position.consecutive_skips
         learner._drift_fit = position.drift
@@ -131,7 +139,7 @@ class PolicyLearner:
     def save(self, directory: Path) -> str:
         """Write weights and optimizer state, synced; return the SHA-256 of model.safetensors."""
         position = Position(self.version, self.consecutive_skips, self._drift_fit)
-        return save_checkpoint(directory, self.policy, self.optimizer, position)
+        return save_checkpoint(directory, self.policy, self.optimizer, position, self._ranks)
 
     def publish(self, directory: Path) -> str:
         """ports.Learner: the same as `save`."""
@@ -139,7 +147,7 @@ class PolicyLearner:
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face directory that AutoModelForCausalLM and AutoTokenizer load."""
-        export_policy(directory, self.policy, self._model_dir)
+        export_policy(directory, self.policy, self._model_dir, self._ranks)
 
     def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
         """Log-probs [L] (temperature 1, no cut) of a response [L] under the current weights: the canary's measure."""
@@ -157,11 +165,11 @@ class PolicyLearner:
                 f"the batch of iteration {batch.iteration} came to a learner of version {self.version}"
             )
         samples = self._samples(batch)
+        lags = self._drifts_to_behaviour(samples)
+        mismatch = self._mismatch([sample for part in samples for sample in part])
         if self._settings.objective.USES_PROXIMAL and len(samples) > 1:
             samples = [self._with_proximal(part) for part in samples]
         learning_rate = self._set_learning_rate()
-        lags = self._drifts_to_behaviour(samples)
-        mismatch = self._mismatch([sample for part in samples for sample in part])
         updates = [self._update(part) for part in samples]
         self.version += 1
         drift = self._drift(lags, updates, learning_rate)
@@ -235,17 +243,18 @@ class PolicyLearner:
         moving = self._micro_batches([sample for sample in samples if sample.advantage != 0.0])
         still = self._micro_batches([sample for sample in samples if sample.advantage == 0.0])
         bounds = self._survey([*moving, *still]) if self._settings.objective.SURVEYS else ()
-        for batch in self._mine(moving, update):
-            self._objective(batch, divisor, bounds, update).backward()  # type: ignore[no-untyped-call]
+        for batch, counted in self._mine(moving, update):
+            loss = self._objective(batch, divisor, bounds, update if counted else Update())
+            (loss if counted else loss * 0).backward()  # type: ignore[no-untyped-call]
             self.after_pass()
         with torch.no_grad():
-            for batch in self._mine(still, update):
-                self._objective(batch, divisor, bounds, update)
+            for batch, counted in self._mine(still, update):
+                self._objective(batch, divisor, bounds, update if counted else Update())
                 self.after_pass()
-        if moving:
+        if moving and not self.policy.sharded:
             self._ranks.add_gradients(self._parameters)
         update.merge(self._ranks.total)
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        norm = gradient_norm(self._parameters, self._ranks)
         update.close(float(norm))
         if update.skipped:
             self.consecutive_skips += 1
@@ -254,7 +263,7 @@ class PolicyLearner:
         elif moving:
             if self._control and self._settings.align.clip == "after":
                 norm = norm * self._control.control().kept
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.max_gradient_norm, norm)
+            clip_gradients(self._parameters, self._settings.max_gradient_norm, norm)
             take_step(self.optimizer, update, self._settings, self._meter)
             self.consecutive_skips = 0
         if self._control and (moving or update.skipped):
@@ -262,20 +271,11 @@ class PolicyLearner:
         self.optimizer.zero_grad(set_to_none=True)
         return update
 
-    def _mine(self, batches: Sequence[MicroBatch], update: Update) -> Iterator[MicroBatch]:
-        """This process's micro-batches; those of others are left out, but counted."""
-        for batch, mine in zip(batches, self._ranks.mine([b.padded_tokens for b in batches]), strict=True):
-            if mine:
-                yield batch
-            else:
-                update.leave_out(batch.samples)
+    def _mine(self, batches: Sequence[MicroBatch], update: Update) -> Iterator[tuple[MicroBatch, bool]]:
+        return my_passes(batches, self._ranks, self.policy.sharded, update)
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        tokens = self._settings.micro_batch_tokens
-        if self._ranks.count > 1:  # something for everybody
-            whole = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in samples)
-            tokens = min(tokens, -(-whole // (2 * self._ranks.count)) or 1)
-        return self.policy.micro_batches(samples, tokens)
+        return self.policy.micro_batches(samples, most_tokens(self._settings.micro_batch_tokens, samples, self._ranks))
 
     def _tokens(self, batch: MicroBatch, logprobs: Tensor) -> Tokens:
         """With one update an iteration the target is still the proximal policy: nothing needs to be computed twice."""

@@ -59,7 +59,7 @@ class Tally:
             e.Generate: self._generate,
             e.Train: self._train,
             e.Quarantine: self._quarantine,
-            e.Evict: lambda command: self._group_version.pop(command.group_id, None),
+            e.Evict: self._evict,
             e.Stop: self._stop,
         }
 
@@ -178,6 +178,9 @@ class Tally:
         self._group_version.pop(command.group_id, None)
         self.quarantined += 1
         self.last_words = f"prompt {command.group_id} was quarantined: {command.reason}"
+
+    def _evict(self, command: e.Evict) -> None:
+        self._group_version.pop(command.group_id, None)
 
     def _stop(self, command: e.Stop) -> None:
         self.last_words = f"{command.outcome}: {command.reason}"

@@ -23,6 +23,8 @@ from offbeat.task_settings import Positive, Section
 
 BLOCK = 512
 """Prompts whose lengths are drawn together."""
+MOST_BLOCKS = 64
+"""Kept at a time; what is asked for again is drawn again, the same."""
 Floats = NDArray[np.float64]
 
 
@@ -76,6 +78,8 @@ class Lengths:
         drawn = self._blocks.get(block)
         if drawn is None:
             drawn = self._blocks[block] = self._draw(block)
+            if len(self._blocks) > MOST_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
         growth, cap = self.settings.growth(version), self.settings.cap
         return [min(cap, max(1, round(length * growth))) for length in drawn[place]]
 

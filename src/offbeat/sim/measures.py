@@ -72,8 +72,8 @@ class Measures:
         for command in commands:
             if type(command) is e.Train:
                 self._takes(command)
-            elif type(command) in (e.Evict, e.Quarantine):
-                self.evicted += type(command) is e.Evict
+            elif isinstance(command, e.Evict | e.Quarantine):
+                self.evicted += isinstance(command, e.Evict)
                 self._longest.pop(command.group_id, None)
                 self._versions.pop(command.group_id, None)
 

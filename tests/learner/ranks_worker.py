@@ -28,9 +28,10 @@ CASES: dict[str, dict[str, Any]] = {
     "gac": {"micro_batch_tokens": 30, "align": GAC},
     "one micro-batch": {"micro_batch_tokens": 8192, "updates_per_iteration": 2, "objective": {"name": "decoupled-ppo"}},
 }
-SHARDED = CASES | {
-    "recomputed": {"micro_batch_tokens": 20, "align": GAC | {"lag_span": 1}, "recompute_activations": True}
-}
+RECOMPUTED = {
+    "micro_batch_tokens": 20, "align": GAC | {"lag_span": 1}, "recompute_activations": True,
+}  # fmt: skip
+SHARDED = {"recomputed, gac": RECOMPUTED, "one micro-batch": CASES["one micro-batch"]}
 FSDP2 = {"processes": 2, "sharding": "fsdp2"}
 HALF = 10
 """Steps after which a learner is saved and another goes on."""
@@ -83,20 +84,16 @@ def saved_half_way(
 
 def main(rank: int, count: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    ranks = join(rank, count, folder / f"meeting-{count}")
+    ranks = join(rank, count, folder / "meeting")
     model = folder / "model"
     batches = msgspec.msgpack.decode((folder / "batches").read_bytes(), type=list[Batch])
-    last = SHARDED["recomputed"] | FSDP2
-    made: dict[str, Any] = {}
-    if count == 2:
-        made = {case: train(model, batches, CASES[case], ranks) for case in CASES}
-        made |= {f"fsdp2 {case}": train(model, batches, SHARDED[case] | FSDP2, ranks) for case in SHARDED}
-        made["saved"] = saved_half_way(model, folder / "by-two", batches, last, ranks)
-        made["resumed"] = resumed(model, folder / "by-two", batches, last, ranks)
-        made["taken over"] = resumed(model, folder / "by-one", batches, last, ranks)
-    else:
-        made["resumed"] = resumed(model, folder / "by-two", batches, last, ranks)
-    (folder / f"made-{count}-{rank}.json").write_bytes(msgspec.json.encode(made))
+    last = RECOMPUTED | FSDP2
+    made = {case: train(model, batches, CASES[case], ranks) for case in CASES}
+    made |= {f"fsdp2 {case}": train(model, batches, SHARDED[case] | FSDP2, ranks) for case in SHARDED}
+    made["saved"] = saved_half_way(model, folder / "by-two", batches, last, ranks)
+    made["resumed"] = resumed(model, folder / "by-two", batches, last, ranks)
+    made["taken over"] = resumed(model, folder / "by-one", batches, last, ranks)
+    (folder / f"made-{rank}.json").write_bytes(msgspec.json.encode(made))
     dist.destroy_process_group()
 
 

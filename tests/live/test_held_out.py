@@ -74,3 +74,18 @@ def test_a_mark_that_failed_is_progress_and_no_wrong_answer(desk: tuple[HeldOutD
     told = [exam.judged(Verdict(k, None if k[4] else 1.0, "raised"), 9.0 * i) for i, k in enumerate(asking.keys)]
     assert told[1] == e.Marked(1, 2, 2 * PROMPTS)
     assert told[-1] == e.Evaluated(1, PROMPTS, 1.0, 1.0)
+
+
+def test_nothing_is_kept_of_an_exam_that_is_over(desk: tuple[HeldOutDesk, Asking]) -> None:
+    exam, asking = desk
+    for version in range(3):
+        exam.begin(version)
+        exam.begin(version)  # its lane was lost
+        exam.score(answers(version))
+        told = [exam.judged(Verdict(key, 1.0, ""), 0.0) for key in asking.keys]
+        asking.keys.clear()
+        assert told[-1] == e.Evaluated(version, PROMPTS, 1.0, 1.0)
+        exam.score(answers(version))  # of the lane that was lost, late
+        assert not asking.keys
+    assert not exam._marks
+    assert not exam._round

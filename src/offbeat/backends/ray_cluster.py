@@ -22,8 +22,10 @@ OURS = {
     "RAY_AUTH_MODE": "token",
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
+    "RAY_worker_niceness": "0",
 }
-"""Of a Ray that is started here: nobody else gets in, and nobody looks at its dashboard."""
+"""Of a Ray that is started here: nobody else gets in, nobody looks at its dashboard, and lanes and learner do not give
+way to everything else on the machine (Ray's default is a niceness of 15)."""
 
 
 class Cluster:

@@ -120,8 +120,8 @@ class Host:
             )
         opening = msgspec.structs.replace(opening, run_directory=str(self._directory), origin=origin)
         settings = settings_from(opening.settings)
-        ours_first = str(Path(offbeat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ours_first))
+        path = str(Path(offbeat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # the worker finds the same offbeat
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115
         self._worker = launch(
             kind, theirs, self._printed, settings.run.threads, python=interpreters(settings.rollout).get(kind)

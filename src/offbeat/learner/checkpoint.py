@@ -30,7 +30,7 @@ from offbeat.learner.optimizer_state import decode_state, encode_state
 from offbeat.learner.policy import Policy
 from offbeat.learner.ranks import Ranks
 from offbeat.learner.sharding import gathered, is_shard, local, rows
-from offbeat.learner.shards import read_shards, write_shards
+from offbeat.learner.shards import SHARDS, read_shards, write_shards
 
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -56,6 +56,8 @@ def save_checkpoint(
     A collective call where the policy is sharded. Raises WeightsError or OSError where the disk refuses.
     """
     tensors, optimizer_json = encode_state(policy.model, optimizer)
+    if ranks.rank == 0:
+        shutil.rmtree(directory / SHARDS, ignore_errors=True)  # of whoever wrote here before, in so many parts
     weights = gathered(policy.weights(), ranks) if policy.sharded else policy.weights()
     if policy.sharded:
         sharded = {name: tensor for name, tensor in tensors.items() if is_shard(tensor)}
@@ -103,12 +105,13 @@ def load_checkpoint(
     return position
 
 
-def stored_weights(file: Path) -> dict[str, Tensor] | None:
-    """Weights of a safetensors file by name, or None where there is none that can be read."""
+def stored_weights(file: Path) -> dict[str, Any] | None:
+    """Weights of a safetensors file by name, each to be read by its rows, or None where there is none to read."""
     try:
-        return _read(file)[0]
-    except WeightsError:
+        opened = safe_open(file, framework="pt")
+    except (SafetensorError, OSError):
         return None
+    return {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
 
 
 def load_weights(file: Path, policy: Policy) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import torch
@@ -20,8 +21,9 @@ from offbeat.learner.sharding import is_shard, local, rows
 MOST_BYTES = 256 * 2**20
 """Copies of earlier versions are kept in memory up to so many bytes (two copies always)."""
 
-StoredVersion = Callable[[int], Mapping[str, Tensor] | None]
-"""Weights of a published version by Hugging Face name, or None where they are not stored (any more)."""
+StoredVersion = Callable[[int], Mapping[str, Any] | None]
+"""Weights of a published version by Hugging Face name, or None where they are not stored (any more): tensors, or what
+gives rows of them."""
 
 
 class DriftFit(msgspec.Struct, frozen=True):

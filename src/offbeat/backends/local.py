@@ -24,7 +24,8 @@ import msgspec
 
 from offbeat.backends.agent_messages import FromAgents
 from offbeat.backends.channel import Channel
-from offbeat.backends.messages import FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
+from offbeat.backends.fork_server import Forked, fork_server
+from offbeat.backends.messages import FromChecker, FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
 from offbeat.backends.worker import environment
 
 MODULES = {
@@ -32,11 +33,12 @@ MODULES = {
     "learner": ("offbeat.backends.learner_process", FromLearner),
     "scorer": ("offbeat.backends.scorer_process", FromScorer),
     "agents": ("offbeat.agents.process", FromAgents),
+    "checker": ("offbeat.backends.checker_process", FromChecker),
     "preparer": ("offbeat.backends.preparer_process", FromPreparer),
 }
-
-
-LOCKLESS = {"scorer", "agents"}
+FORKED = {"rollout", "learner", "preparer"}
+"""Those that need the large libraries; foreign code runs in the others."""
+LOCKLESS = {"checker", "scorer", "agents"}
 DEATH_SECONDS = 2.0
 """What a worker that has closed its channel gets to end by itself and say how."""
 
@@ -61,8 +63,20 @@ class Died(msgspec.Struct, frozen=True):
         return self.how + (f"; its last words are in {self.printed}" if self.printed else "")
 
 
+class Spawned(subprocess.Popen[bytes]):
+    """A worker in a new interpreter."""
+
+    def await_end(self, seconds: float) -> None:
+        """Wait for its end, but leave it to be waited for: until then its process group keeps its number."""
+        deadline = time.monotonic() + seconds
+        while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.01)
+
+
 class Worker:
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    def __init__(self, process: Spawned | Forked, channel: Channel) -> None:
         self.process = process
         self.channel = channel
         self.failure = ""
@@ -94,22 +108,31 @@ class LocalBackend:
         self.end(name)
         module, incoming = MODULES[name.kind]
         ours, theirs = socket.socketpair()
-        kept = () if name.kind in LOCKLESS else self._keep_open
         with open(self._errors or os.devnull, "ab") as errors:
-            process = subprocess.Popen(
-                [*python_of(module, self._pythons.get(name.kind)), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *kept),
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                env=os.environ | environment(self._threads),
-                start_new_session=True,
-            )
+            process = self._process(name.kind, module, theirs.fileno(), errors.fileno())
         theirs.close()
         worker = Worker(process, Channel(ours, incoming))
         self.workers[name] = worker
         self._selector.register(ours, selectors.EVENT_READ, name)
         self.send(name, hello)
+
+    def _process(self, kind: str, module: str, channel: int, errors: int) -> Spawned | Forked:
+        kept = () if kind in LOCKLESS else self._keep_open
+        environ = os.environ | environment(self._threads)
+        foreign = self._pythons.get(kind)
+        server = fork_server() if kind in FORKED and foreign is None else None
+        if server is not None:
+            with contextlib.suppress(OSError):  # it has died, or the environment is too large for it
+                return server.fork(module, environ, channel, errors, kept)
+        return Spawned(
+            [*python_of(module, foreign), str(channel)],
+            pass_fds=(channel, *kept),
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            env=environ,
+            start_new_session=True,
+        )
 
     def send(self, name: Name, message: msgspec.Struct) -> None:
         """Nothing happens when the worker is gone: its death is on its way."""
@@ -166,9 +189,9 @@ class LocalBackend:
         self._selector.modify(worker.channel.sock, mask, name)
 
     def _died(self, name: Name, worker: Worker) -> Died:
-        _await_end(worker.process.pid, DEATH_SECONDS)
+        worker.process.await_end(DEATH_SECONDS)
         self.end(name)
-        code = worker.process.returncode
+        code = worker.process.wait()
         if worker.failure:
             return Died(worker.failure)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -186,10 +209,3 @@ def python_of(module: str, foreign: str | None) -> list[str]:
     if foreign is None:
         return [sys.executable, "-m", module]
     return [foreign, "-P", str(Path(__file__).with_name("foreign_python.py")), module]
-
-
-def _await_end(pid: int, seconds: float) -> None:
-    """Wait for the end of a child, but leave it to be waited for: until then its process group keeps its number."""
-    deadline = time.monotonic() + seconds
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < deadline:
-        time.sleep(0.01)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -43,6 +44,7 @@ CHECKER, PREPARER = Name("checker"), Name("preparer")
 PREFIX = ".offbeat-preparing-"
 
 Progress = Callable[[str, float], None]
+Answer: TypeAlias = Checked | Prepared
 
 
 def create(directory: Path, settings: Settings, progress: Progress) -> None:
@@ -150,7 +152,9 @@ def prepare(aside: Path, settings: Settings, progress: Progress, lock: int) -> P
         backend.close()
 
 
-def _run(backend: LocalBackend, name: Name, hello: msgspec.Struct, progress: Progress, aside: Path) -> Checked | Prepared:
+def _run(
+    backend: LocalBackend, name: Name, hello: msgspec.Struct, progress: Progress, aside: Path
+) -> Checked | Prepared:
     """Start a worker and hear it until it says Checked or Prepared."""
     deadline, complaint = math.inf, ""
     backend.start(name, hello)

@@ -188,6 +188,7 @@ def test_sizes_and_docstrings(file: Path) -> None:
 
 
 BROAD = {
+    "backends/fork_server.py": 1,
     "backends/scorer_process.py": 1,
     "models/prompts.py": 1,
     "models/tokens.py": 1,
@@ -198,7 +199,8 @@ BROAD = {
     "serve/waiting.py": 1,
 }
 """Broad excepts where foreign code runs, which may raise anything: rewards, datasets, tokenizers, pricing policies,
-chat templates, engines, services; and where an error is only carried from one task to another."""
+chat templates, engines, services; where a worker ends as an interpreter would; and where an error is only carried from
+one task to another."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))

@@ -53,6 +53,9 @@ class Puppets:
         said, self.said = self.said, []
         return said
 
+    def end(self, name: Name) -> None:
+        self.workers.pop(name, None)
+
     def wake(self) -> None:
         pass
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from offbeat.backends.local import Died, Name
-from offbeat.backends.messages import ForeignCall, Prepared, Preparing
+from offbeat.backends.messages import Checked, ForeignCall, Prepared, Preparing
 from offbeat.errors import OffbeatError, RunDirectoryError, RunFailed, SettingsError, TaskError
 from offbeat.live import preparation
-from offbeat.live.preparation import PREFIX, PREPARER, create, prepare
+from offbeat.live.preparation import CHECKER, PREFIX, PREPARER, create, prepare
 from offbeat.settings import load_settings
 from tests.live.conftest import Puppets, settings
 
@@ -183,14 +183,15 @@ def test_a_reward_that_hangs_is_ended_and_named_whatever_it_catches(
 
 
 def prepared_by(puppets: Puppets, script: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
-    """Prepare with a preparer that says one line of the script (or nothing) every 0.1 s."""
+    """Prepare with workers that say one line of the script (or nothing) every 0.1 s."""
     monkeypatch.setattr(preparation, "LocalBackend", lambda *arguments, **keywords: puppets)
+    monkeypatch.setattr(preparation, "fork_server", lambda: None)
     (folder / "workers.log").touch()
 
     def poll(seconds: float) -> list[tuple[Name, Any]]:
         time.sleep(0.1)
         line = script.pop(0) if script else None
-        return [(PREPARER, line)] if line else []
+        return [(PREPARER if isinstance(line, Prepared) else CHECKER, line)] if line else []
 
     monkeypatch.setattr(puppets, "poll", poll)
     return prepare(folder, settings(), quiet, 0)
@@ -200,7 +201,7 @@ def test_each_call_has_its_own_time(tmp_path: Path, puppets: Puppets, monkeypatc
     """A sound reward that takes most of its time does not hang, however often it is called; the last call may."""
     script = [ForeignCall(0.25, f"call {i} hangs") for i in range(6)]
     with pytest.raises(TaskError, match="call 5 hangs"):
-        prepared_by(puppets, [*script, None, None, None, Prepared("too late", 1)], tmp_path, monkeypatch)
+        prepared_by(puppets, [*script, None, None, None, Checked(), Prepared("too late", 1)], tmp_path, monkeypatch)
 
 
 def test_nothing_is_timed_that_is_not_foreign(
@@ -214,5 +215,5 @@ def test_nothing_is_timed_that_is_not_foreign(
 def test_an_answer_that_lies_there_was_in_time_however_late_it_is_read(
     tmp_path: Path, puppets: Puppets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = [ForeignCall(0.05, "hangs"), Prepared("digest", 1)]
+    script = [ForeignCall(0.05, "hangs"), Checked(), Prepared("digest", 1)]
     assert prepared_by(puppets, script, tmp_path, monkeypatch).digest == "digest"

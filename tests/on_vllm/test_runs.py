@@ -22,7 +22,9 @@ def test_full_weights_survive_a_killed_lane_and_a_killed_main(trial: Trial) -> N
     process = trial.begin("rollout.engine=vllm", "schedule.max_versions=1", "learner.iterations=100")
     trial.wait_for_version(2, process)
     lanes = [
-        child for child in psutil.Process(process.pid).children() if "rollout_process" in " ".join(child.cmdline())
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "rollout_process" in " ".join(child.cmdline())
     ]
     for lane in lanes:
         lane.kill()

@@ -7,10 +7,12 @@ import os
 import sys
 import tempfile
 import time
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
 
+from offbeat.tasks import sandbox
 from offbeat.tasks.sandbox import Limits, Output, run_python
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="confinement is of Linux")
@@ -83,6 +85,19 @@ def test_memory_time_output_and_files_are_bounded() -> None:
     assert (len(text), ended) == (1000, "too much output")
     large = "f = open('f', 'wb', 0)\nwhile True: f.write(bytes(500))"
     assert run(large, file_bytes=1000).ended in ("raised", "killed by SIGXFSZ")
+
+
+def test_what_floods_a_paused_reader_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = sandbox._talk
+
+    async def slow(process: Process, code: str, most: int) -> bytes:
+        printed = await talk(process, code, most)
+        await asyncio.sleep(0.3)  # pipe and reader fill up
+        return printed
+
+    monkeypatch.setattr(sandbox, "_talk", slow)
+    call = run_python("while True: print('x' * 100)", Limits(output_bytes=1000))
+    assert asyncio.run(asyncio.wait_for(call, 30)).ended == "too much output"
 
 
 def test_the_scratch_directory_is_its_own_and_goes() -> None:

@@ -18,13 +18,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from offbeat.backends.agent_messages import FromAgents
 from offbeat.backends.channel import Channel
-from offbeat.backends.messages import FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
+from offbeat.backends.fork_server import Forked, fork_server
+from offbeat.backends.messages import FromChecker, FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
 from offbeat.backends.worker import environment
 
 MODULES = {
@@ -32,11 +33,12 @@ MODULES = {
     "learner": ("offbeat.backends.learner_process", FromLearner),
     "scorer": ("offbeat.backends.scorer_process", FromScorer),
     "agents": ("offbeat.agents.process", FromAgents),
+    "checker": ("offbeat.backends.checker_process", FromChecker),
     "preparer": ("offbeat.backends.preparer_process", FromPreparer),
 }
-
-
-LOCKLESS = {"scorer", "agents"}
+FORKED = {"rollout", "learner", "preparer"}
+"""Those that need the large libraries; foreign code runs in the others."""
+LOCKLESS = {"checker", "scorer", "agents"}
 DEATH_SECONDS = 2.0
 """What a worker that has closed its channel gets to end by itself and say how."""
 
@@ -61,8 +63,20 @@ class Died(msgspec.Struct, frozen=True):
         return self.how + (f"; its last words are in {self.printed}" if self.printed else "")
 
 
+class Spawned(subprocess.Popen[bytes]):
+    """A worker in a new interpreter."""
+
+    def await_end(self, seconds: float) -> None:
+        """Wait for its end, but leave it to be waited for: until then its process group keeps its number."""
+        deadline = time.monotonic() + seconds
+        while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.01)
+
+
 class Worker:
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    def __init__(self, process: Spawned | Forked, channel: Channel) -> None:
         self.process = process
         self.channel = channel
         self.failure = ""
@@ -92,14 +106,25 @@ class LocalBackend:
     def start(self, name: Name, hello: msgspec.Struct) -> None:
         """Start a worker, ending the one of the same name first."""
         self.end(name)
+        module, incoming = MODULES[name.kind]
         ours, theirs = socket.socketpair()
-        kept = () if name.kind in LOCKLESS else self._keep_open
         with open(self._errors or os.devnull, "ab") as errors:
-            process = launch(name.kind, theirs, errors, self._threads, kept, self._pythons.get(name.kind))
-        worker = Worker(process, Channel(ours, MODULES[name.kind][1]))
+            process = self._process(name.kind, module, theirs.fileno(), errors.fileno())
+        theirs.close()
+        worker = Worker(process, Channel(ours, incoming))
         self.workers[name] = worker
         self._selector.register(ours, selectors.EVENT_READ, name)
         self.send(name, hello)
+
+    def _process(self, kind: str, module: str, channel: int, errors: int) -> Spawned | Forked:
+        kept = () if kind in LOCKLESS else self._keep_open
+        environ = os.environ | environment(self._threads)
+        foreign = self._pythons.get(kind)
+        server = fork_server() if kind in FORKED and foreign is None else None
+        if server is not None:
+            with contextlib.suppress(OSError):  # it has died, or the environment is too large for it
+                return server.fork(module, environ, channel, errors, kept)
+        return spawn(kind, channel, errors, environ, kept, foreign)
 
     def send(self, name: Name, message: msgspec.Struct) -> None:
         """Nothing happens when the worker is gone: its death is on its way."""
@@ -154,13 +179,15 @@ class LocalBackend:
         self._selector.modify(worker.channel.sock, mask, name)
 
     def _died(self, name: Name, worker: Worker) -> Died:
-        await_end(worker.process, DEATH_SECONDS)
+        worker.process.await_end(DEATH_SECONDS)
         self.end(name)
-        code = worker.process.returncode
+        code = worker.process.wait()
         if worker.failure:
             return Died(worker.failure)
-        how = how_it_ended(code)
-        return Died(f"the {name.kind} process ended by {how}", str(self._errors) if self._errors and code > 0 else "")
+        return Died(
+            f"the {name.kind} process ended by {how_it_ended(code)}",
+            str(self._errors) if self._errors and code > 0 else "",
+        )
 
     def close(self) -> None:
         self.end_all()
@@ -169,30 +196,27 @@ class LocalBackend:
         os.close(self._wake_write)
 
 
-def launch(
-    kind: str, theirs: socket.socket, errors: IO[bytes], threads: int, kept: tuple[int, ...] = (),
+def spawn(
+    kind: str, channel: int, errors: int, environ: Mapping[str, str], kept: tuple[int, ...] = (),
     python: str | None = None,
-) -> subprocess.Popen[bytes]:  # fmt: skip
-    """A worker's process, a group of its own, with its end of a channel, which is closed here. It lives no longer than
-    the thread that starts it."""
-    process = subprocess.Popen(
-        [*python_of(MODULES[kind][0], python), str(theirs.fileno())],
-        pass_fds=(theirs.fileno(), *kept),
+) -> Spawned:  # fmt: skip
+    """A worker in a new interpreter, with its end of a channel. It lives no longer than the thread that starts it."""
+    return Spawned(
+        [*python_of(MODULES[kind][0], python), str(channel)],
+        pass_fds=(channel, *kept),
         stdin=subprocess.DEVNULL,
         stdout=errors,
         stderr=errors,
-        env=os.environ | environment(threads),
+        env=environ,
         start_new_session=True,
     )
-    theirs.close()
-    return process
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a worker's process at once, and all that it started."""
+def end_group(process: Spawned | Forked) -> int:
+    """End a worker's process at once, and all that it started; how it ended, as `subprocess` counts."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
-    process.wait()
+    return process.wait()
 
 
 def how_it_ended(code: int) -> str:
@@ -204,12 +228,3 @@ def python_of(module: str, foreign: str | None) -> list[str]:
     if foreign is None:
         return [sys.executable, "-m", module]
     return [foreign, "-P", str(Path(__file__).with_name("foreign_python.py")), module]
-
-
-def await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait for the end of a child, but leave it to be waited for: until then its process group keeps its number."""
-    deadline = time.monotonic() + seconds
-    while (
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < deadline
-    ):
-        time.sleep(0.01)

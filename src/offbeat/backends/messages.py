@@ -7,7 +7,8 @@ main -> learner  LearnerHello, TrainOn, ExportTo
 learner -> main  LearnerUp, StepDone, Exported, WorkerFailed
 main -> scorer   ScorerHello, ScoreThis
 scorer -> main   ScorerUp, ScoreIs, ScoreRaised, WorkerFailed
-main -> preparer PrepareHello;  preparer -> main  Preparing, ForeignCall, Prepared, WorkerFailed
+main -> checker  CheckHello;    checker -> main   Preparing, ForeignCall, Checked, WorkerFailed
+main -> preparer PrepareHello;  preparer -> main  Preparing, Prepared, WorkerFailed
 """
 
 from __future__ import annotations
@@ -262,7 +263,11 @@ class ScoreRaised(_Message, frozen=True):
     reason: str
 
 
-# -- preparer --------------------------------------------------------------------------------------------------
+# -- checker and preparer --------------------------------------------------------------------------------------
+
+
+class CheckHello(_Message, frozen=True):
+    settings: dict[str, Any]
 
 
 class PrepareHello(_Message, frozen=True):
@@ -285,6 +290,10 @@ class ForeignCall(_Message, frozen=True):
     complaint: str
 
 
+class Checked(_Message, frozen=True):
+    """Prompts and reward are sound."""
+
+
 class Prepared(_Message, frozen=True):
     digest: str
     parameters: int
@@ -302,5 +311,7 @@ ToLearner: TypeAlias = LearnerHello | TrainOn | ExportTo
 FromLearner: TypeAlias = LearnerUp | StepGoesOn | StepDone | Exported | WorkerFailed
 ToScorer: TypeAlias = ScorerHello | ScoreThis
 FromScorer: TypeAlias = ScorerUp | ScoreIs | ScoreRaised | WorkerFailed
+ToChecker: TypeAlias = CheckHello
+FromChecker: TypeAlias = Preparing | ForeignCall | Checked | WorkerFailed
 ToPreparer: TypeAlias = PrepareHello
-FromPreparer: TypeAlias = Preparing | ForeignCall | Prepared | WorkerFailed
+FromPreparer: TypeAlias = Preparing | Prepared | WorkerFailed

@@ -1,7 +1,6 @@
 """Prepares a run directory in a process of its own, where it may use every core: policy, version 0, its canary.
 
-The user's code runs here first. It may hang where no signal reaches it, so every call is announced, and timed by the
-main process.
+Prompts and reward were checked before (`checker_process`): no reward is called here.
 """
 
 from __future__ import annotations
@@ -10,18 +9,13 @@ import os
 import shutil
 from pathlib import Path
 
-from offbeat.backends.messages import ForeignCall, Prepared, PrepareHello, Preparing, ToPreparer
+from offbeat.backends.messages import Prepared, PrepareHello, Preparing, ToPreparer
 from offbeat.backends.weights import Canary, publish
 from offbeat.backends.worker import Link, set_threads, work
-from offbeat.ports import Task
-from offbeat.records import Prompt
-from offbeat.settings import Settings, settings_from
-from offbeat.tasks import import_reward, make_task
-from offbeat.tasks.verdicts import one_line, shown
+from offbeat.settings import settings_from
+from offbeat.tasks import make_task
 
 CANARY_TOKENS = 32
-IMPORT_SECONDS = 120.0
-"""What the import of a reward may take: it may load large libraries from a cold disk."""
 
 
 def main(link: Link) -> None:
@@ -29,7 +23,6 @@ def main(link: Link) -> None:
     assert isinstance(hello, PrepareHello)
     settings = settings_from(hello.settings)
     task = make_task(settings.task, settings.run.seed)
-    _check_reward(link, task, settings)
     set_threads(os.cpu_count() or 1)
     from offbeat.backends.alignment import attach_alignment
     from offbeat.learner.checkpoint import save_base
@@ -67,24 +60,6 @@ def main(link: Link) -> None:
     parameters = sum(parameter.numel() for parameter in learner.policy.model.parameters() if parameter.requires_grad)
     link.send(Prepared(manifest.digest, parameters))
     link.drain()
-
-
-def _check_reward(link: Link, task: Task, settings: Settings) -> None:
-    """Import the user's reward and try it on gold and wrong answers. Raises TaskError."""
-
-    def announce(seconds: float, what: str, remedy: str) -> None:
-        link.send(ForeignCall(seconds, f"{what} took more than {seconds:g} s; {remedy}"))
-        link.drain()
-
-    def calling(prompt: Prompt, response: str) -> None:
-        what = f"task {task.name}: the reward of prompt {shown(prompt)} for the response {one_line(repr(response))}"
-        announce(settings.task.reward_seconds, what, "mend the reward or raise task.reward_seconds")
-
-    announce(IMPORT_SECONDS, f"task {task.name}: the import of its reward", "mend the module")
-    import_reward(settings.task)
-    link.send(Preparing("task: checking prompts and reward", 0.0))
-    task.validate(calling)
-    link.send(Preparing("task: checked", 1.0))
 
 
 if __name__ == "__main__":

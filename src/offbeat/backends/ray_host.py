@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 import offbeat
 from offbeat.backends import messages as m
 from offbeat.backends.channel import Channel
-from offbeat.backends.local import DEATH_SECONDS, await_end, end_group, how_it_ended, launch
+from offbeat.backends.local import DEATH_SECONDS, end_group, how_it_ended, spawn
 from offbeat.backends.parcels import parcel_file
 from offbeat.backends.vllm.interpreter import interpreters
 from offbeat.backends.weights import version_directory
+from offbeat.backends.worker import environment
 from offbeat.settings import settings_from
 
 HEAR_SECONDS = 10.0
@@ -121,11 +122,11 @@ class Host:
         opening = msgspec.structs.replace(opening, run_directory=str(self._directory), origin=origin)
         settings = settings_from(opening.settings)
         path = str(Path(offbeat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # the worker finds the same offbeat
+        environ = os.environ | environment(settings.run.threads) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115
-        self._worker = launch(
-            kind, theirs, self._printed, settings.run.threads, python=interpreters(settings.rollout).get(kind)
-        )
+        python = interpreters(settings.rollout).get(kind)
+        self._worker = spawn(kind, theirs.fileno(), self._printed.fileno(), environ, python=python)
+        theirs.close()
         self._deliver(msgspec.msgpack.encode(opening))
 
     # -- called by the driver ----------------------------------------------------------------------------------
@@ -188,9 +189,8 @@ class Host:
 
     def _end(self) -> tuple[str, str]:
         """How the worker ended, all that it started with it, and its last words where it ended by itself."""
-        await_end(self._worker, DEATH_SECONDS)
-        end_group(self._worker)
-        code = self._worker.returncode
+        self._worker.await_end(DEATH_SECONDS)
+        code = end_group(self._worker)
         self._printed.seek(-min(LAST_WORDS, self._printed.seek(0, os.SEEK_END)), os.SEEK_END)
         return how_it_ended(code), self._printed.read().decode(errors="replace") if code > 0 else ""
 

@@ -3,7 +3,7 @@
     .offbeat-preparing-1f0c3a9b/  becomes  DIR/run.sqlite  policy/  versions/  workers.log  lock
 
 Only a locked directory has such a name, so one that nobody locks is what a killed preparation left: the next one
-beside it sweeps it. The user's code is called in the preparer alone and timed here. This file knows no running run.
+beside it sweeps it. The user's code is called in the checker alone and timed here. This file knows no running run.
 """
 
 from __future__ import annotations
@@ -18,20 +18,33 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
 
 from offbeat import __version__
+from offbeat.backends.fork_server import fork_server
 from offbeat.backends.local import Died, LocalBackend, Name
-from offbeat.backends.messages import ForeignCall, Prepared, PrepareHello, Preparing, WorkerFailed
+from offbeat.backends.messages import (
+    Checked,
+    CheckHello,
+    ForeignCall,
+    Prepared,
+    PrepareHello,
+    Preparing,
+    WorkerFailed,
+)
 from offbeat.durable import put_in_place, sync
 from offbeat.errors import RunDirectoryError, RunFailed, SettingsError, TaskError
 from offbeat.live.rundir import LOCK_NAME, LOG_NAME, WORKERS_LOG
 from offbeat.live.runlog import RunLog
 from offbeat.settings import Settings
 
-PREPARER = Name("preparer")
+CHECKER, PREPARER = Name("checker"), Name("preparer")
 PREFIX = ".offbeat-preparing-"
 
 Progress = Callable[[str, float], None]
+Answer: TypeAlias = Checked | Prepared
 
 
 def create(directory: Path, settings: Settings, progress: Progress) -> None:
@@ -125,32 +138,46 @@ def _sweep(parent: Path) -> None:
 
 
 def prepare(aside: Path, settings: Settings, progress: Progress, lock: int) -> Prepared:
-    """Run the preparer on `aside`. Raises SettingsError, TaskError for a call that takes too long, and RunFailed."""
+    """Run the checker and then the preparer on `aside`. Raises SettingsError, TaskError for a call that takes too
+    long, and RunFailed."""
+    dump = settings.model_dump(mode="json")
     backend = LocalBackend(aside / WORKERS_LOG, os.cpu_count() or 1, keep_open=(lock,))
-    deadline, complaint = math.inf, ""
     try:
-        backend.start(PREPARER, PrepareHello(str(aside), settings.model_dump(mode="json")))
-        while True:
-            heard = backend.poll(min(1.0, deadline - time.monotonic()))
-            now = time.monotonic()
-            for _, message in heard:
-                match message:
-                    case ForeignCall():
-                        deadline, complaint = now + message.seconds, message.complaint
-                    case Preparing():
-                        deadline = math.inf
-                        progress(message.note, message.share)
-                    case Prepared():
-                        return message
-                    case WorkerFailed(bad_input=True):
-                        raise SettingsError(message.reason)
-                    case Died():
-                        words = _last_words(aside / WORKERS_LOG)
-                        raise RunFailed(f"the policy could not be prepared: {message.how}{words}")
-            if now >= deadline:
-                raise TaskError(complaint)
+        fork_server()  # loads libraries while prompts and reward are checked
+        _run(backend, CHECKER, CheckHello(dump), progress, aside)
+        prepared = _run(backend, PREPARER, PrepareHello(str(aside), dump), progress, aside)
+        assert isinstance(prepared, Prepared)
+        return prepared
     finally:
         backend.close()
+
+
+def _run(
+    backend: LocalBackend, name: Name, hello: msgspec.Struct, progress: Progress, aside: Path
+) -> Checked | Prepared:
+    """Start a worker and hear it until it says Checked or Prepared."""
+    deadline, complaint = math.inf, ""
+    backend.start(name, hello)
+    while True:
+        heard = backend.poll(min(1.0, deadline - time.monotonic()))
+        now = time.monotonic()
+        for _, message in heard:
+            match message:
+                case ForeignCall():
+                    deadline, complaint = now + message.seconds, message.complaint
+                case Preparing():
+                    deadline = math.inf
+                    progress(message.note, message.share)
+                case Checked() | Prepared():
+                    backend.end(name)
+                    return message
+                case WorkerFailed(bad_input=True):
+                    raise SettingsError(message.reason)
+                case Died():
+                    words = _last_words(aside / WORKERS_LOG)
+                    raise RunFailed(f"the policy could not be prepared: {message.how}{words}")
+        if now >= deadline:
+            raise TaskError(complaint)
 
 
 def _last_words(file: Path) -> str:

@@ -111,6 +111,9 @@ async def _end(process: Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdout is not None
+    while await process.stdout.read(1 << 16):  # a reader that is full and paused keeps `wait` waiting for ever
+        pass
     await process.wait()
     transport = getattr(process, "_transport", None)
     if transport is not None:

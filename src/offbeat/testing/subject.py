@@ -118,7 +118,7 @@ class Subject:
         assert self.process is not None
         found = []
         with suppress(psutil.Error):
-            for child in psutil.Process(self.process.pid).children():
+            for child in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.Error):
                     if any(f"{kind}_process" in part for part in child.cmdline()):
                         found.append(child)

@@ -1,4 +1,4 @@
-"""The user's code runs in the preparer, and every call of it is announced before it is made."""
+"""The user's code runs in the checker, and every call of it is announced before it is made."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from offbeat.backends.checker_process import IMPORT_SECONDS, check_reward
 from offbeat.backends.messages import ForeignCall, Preparing
-from offbeat.backends.preparer_process import IMPORT_SECONDS, _check_reward
 from offbeat.errors import TaskError
 from offbeat.settings import load_settings
 from offbeat.tasks import make_task
@@ -43,7 +43,7 @@ def check(folder: Path, reward: str, monkeypatch: pytest.MonkeyPatch) -> Ear:
     task = ("task.name=jsonl", f"task.file={folder / 'data.jsonl'}", f"task.reward={MODULE}:reward", "task.held_out=2")
     settings = load_settings(None, [*task, "task.reward_seconds=3"])
     ear = Ear()
-    _check_reward(ear, make_task(settings.task, 0), settings)  # type: ignore[arg-type]
+    check_reward(ear, make_task(settings.task, 0), settings)  # type: ignore[arg-type]
     return ear
 
 

@@ -1,0 +1,151 @@
+"""A forked worker is like one in a new interpreter: what it finds, how it ends, what is left of it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from offbeat.backends import fork_server as room
+from offbeat.backends.fork_server import Forked, ForkServer, fork_server
+
+WORKER = """
+import json, os, sys, time
+from pathlib import Path
+from offbeat.backends.worker import die_with_parent
+
+die_with_parent()
+channel = int(sys.argv[-1])
+order = os.read(channel, 100).decode()
+print("printed by", __name__)
+if order == "tell":
+    descriptors = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            descriptors.append(os.readlink(f"/proc/self/fd/{number}").split(":")[0])
+        except FileNotFoundError:
+            "the directory that was listed"
+    Path("told.json").write_text(json.dumps({
+        "directory": os.getcwd(), "mark": os.environ.get("MARK"), "leads": os.getsid(0) == os.getpid(),
+        "argv": sys.argv, "descriptors": sorted(descriptors),
+    }))
+elif order == "fail":
+    raise ValueError("as it is")
+elif order == "exit":
+    sys.exit(7)
+elif order == "sleep":
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+class Began:
+    """A worker with the orders it was given."""
+
+    def __init__(self, server: ForkServer, folder: Path, order: str, kept: tuple[int, ...] = ()) -> None:
+        if not (folder / "told_worker.py").exists():  # another one may be reading it
+            (folder / "told_worker.py").write_text(WORKER)
+        self.printed = folder / "printed.log"
+        before, mine = os.getcwd(), os.pipe()
+        os.chdir(folder)
+        try:
+            with self.printed.open("ab") as errors:
+                self.forked: Forked = server.fork(
+                    "told_worker", {**os.environ, "MARK": order}, mine[0], errors.fileno(), kept
+                )
+        finally:
+            os.chdir(before)
+        os.write(mine[1], order.encode())
+        os.close(mine[0])
+        os.close(mine[1])
+
+
+def soon(what: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return what()
+
+
+def test_it_finds_the_directory_environment_and_descriptors_of_who_asked(server: ForkServer, tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        assert Began(server, tmp_path / name, "tell", (lock,)).forked.wait() == 0
+        told = json.loads((tmp_path / name / "told.json").read_text())
+        assert (told["directory"], told["mark"], told["leads"]) == (str(tmp_path / name), "tell", True)
+        assert len(told["argv"]) == 2
+        printed = str(tmp_path / name / "printed.log")
+        own = ["/dev/null", "pipe", str(tmp_path / "lock"), printed, printed]
+        assert told["descriptors"] == sorted(own), "and nothing of the server or of another worker"
+    os.close(lock)
+
+
+def test_the_server_keeps_nothing_open_of_a_worker(server: ForkServer, tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    began = Began(server, tmp_path, "sleep", (lock,))
+    os.close(lock)
+    again = os.open(tmp_path / "lock", os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    began.forked.kill()
+    assert began.forked.wait() == -signal.SIGKILL
+    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(again)
+
+
+def test_it_ends_as_an_interpreter_does_and_its_last_words_are_kept(server: ForkServer, tmp_path: Path) -> None:
+    failed, left = Began(server, tmp_path, "fail"), Began(server, tmp_path, "exit")
+    failed.forked.await_end(30)
+    assert psutil.pid_exists(failed.forked.pid), "its number is not given anew before it was waited for"
+    assert (failed.forked.wait(), left.forked.wait(), failed.forked.wait()) == (1, 7, 1)
+    words = failed.printed.read_text()
+    assert "printed by __main__" in words
+    assert words.count("ValueError: as it is") == 1
+    assert not psutil.pid_exists(failed.forked.pid)
+
+
+def test_with_the_server_end_its_workers_and_another_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "PRELOADED", ())
+    monkeypatch.setattr(room, "_shared", None)
+    server = fork_server()
+    assert server is not None
+    assert fork_server() is server
+    worker = Began(server, tmp_path, "sleep").forked
+    server._process.kill()
+    assert soon(lambda: not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == "zombie")
+    assert worker.wait() == -signal.SIGKILL
+    with pytest.raises(OSError):
+        Began(server, tmp_path, "tell")
+    other = fork_server()
+    assert other is not None
+    assert other is not server
+    assert Began(other, tmp_path, "tell").forked.wait() == 0
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    third = fork_server()
+    assert third is not None
+    assert third is not other
+    assert other.dead, "an interpreter reads PYTHONPATH once"
+    third.close()
+
+
+def test_an_environment_too_large_is_for_the_slow_way(server: ForkServer, tmp_path: Path) -> None:
+    with pytest.raises(OSError), (tmp_path / "log").open("ab") as errors:
+        server.fork("told_worker", {"LARGE": "x" * (room.LARGEST + 1)}, errors.fileno(), errors.fileno(), ())
+    assert Began(server, tmp_path, "tell").forked.wait() == 0

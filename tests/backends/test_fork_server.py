@@ -47,7 +47,7 @@ elif order == "sleep":
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    server = ForkServer()
+    server = ForkServer(["json", "no.such.library"])
     yield server
     server.close()
 

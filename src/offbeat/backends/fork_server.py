@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 import msgspec
@@ -85,13 +86,13 @@ class Forked:
 class ForkServer:
     """The side that asks. `dead` once the server is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, preloaded: Sequence[str]) -> None:
         self.dead = False
         self.python = _python_settings()
         self._one_at_a_time = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno())],
+            [sys.executable, "-m", __name__, str(theirs.fileno()), *preloaded],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -152,7 +153,7 @@ def fork_server() -> ForkServer | None:
     if _shared is not None and not _shared.dead and _shared.python != _python_settings():
         _shared.close()
     if _shared is None or _shared.dead:
-        _shared = ForkServer()
+        _shared = ForkServer(PRELOADED)
         atexit.register(_shared.close)
     return _shared
 
@@ -235,7 +236,7 @@ def main() -> None:
     die_with_parent()
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    for name in PRELOADED:
+    for name in sys.argv[2:]:
         with contextlib.suppress(ImportError):  # said by the worker that needs it
             importlib.import_module(name)
     gc.freeze()

@@ -19,9 +19,6 @@ from offbeat.backends.fork_server import Forked, ForkServer, fork_server
 WORKER = """
 import json, os, sys, time
 from pathlib import Path
-from offbeat.backends.worker import die_with_parent
-
-die_with_parent()
 channel = int(sys.argv[-1])
 order = os.read(channel, 100).decode()
 print("printed by", __name__)

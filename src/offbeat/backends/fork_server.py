@@ -187,10 +187,12 @@ def serve(sock: socket.socket) -> None:
 def _fork(request: Fork, descriptors: list[int], sock: socket.socket) -> int:
     """The worker's number, once its process group has it."""
     read, write = os.pipe()
+    server = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(read)
         sock.close()
+        die_with_parent(server)
         os.setsid()
         os.close(write)
         _become(request, *descriptors[:2])

@@ -24,7 +24,7 @@ import msgspec
 
 from offbeat.backends.agent_messages import FromAgents
 from offbeat.backends.channel import Channel
-from offbeat.backends.fork_server import Forked, fork_server
+from offbeat.backends.forking import Forked, fork_server
 from offbeat.backends.messages import FromChecker, FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
 from offbeat.backends.worker import environment
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from offbeat.backends import forking
-from offbeat.backends.fork_server import LARGEST
+from offbeat.backends.fork_server import LARGEST, title
 from offbeat.backends.forking import PLACES, Forked, ForkServer, fork_server, shared_libraries
 
 WORKER = """
@@ -98,6 +98,8 @@ def test_the_server_keeps_nothing_open_of_a_worker(server: ForkServer, tmp_path:
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     began = Began(server, tmp_path, "sleep", (lock,))
+    worker = psutil.Process(began.forked.pid)
+    assert soon(lambda: " ".join(worker.cmdline()).strip() == title("told_worker", os.getpid()))
     os.close(lock)
     again = os.open(tmp_path / "lock", os.O_RDWR)
     with pytest.raises(BlockingIOError):

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+from setproctitle import getproctitle, setproctitle
 
 from offbeat.backends.worker import die_with_parent
 
@@ -126,7 +127,7 @@ def _become(request: Fork, channel: int, errors: int) -> NoReturn:
         os.environ.update(request.environment)
         sys.path[:] = [request.directory, *_asked(request.environment), *_OWN_PATH]
         sys.argv = [request.module, str(channel)]
-        _name(title(request.module, request.asker))
+        setproctitle(title(request.module, request.asker))
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
@@ -144,13 +145,6 @@ def title(module: str, asker: int) -> str:
     return f"{sys.executable} -m {module} of process {asker}"
 
 
-def _name(shown: str) -> None:
-    with contextlib.suppress(ImportError):
-        from setproctitle import setproctitle
-
-        setproctitle(shown)
-
-
 def _asked(environment: dict[str, str]) -> list[str]:
     """Where an interpreter would look for modules besides its own places."""
     return [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
@@ -161,6 +155,7 @@ _OWN_PATH = [part for part in sys.path[1:] if part not in _asked(dict(os.environ
 
 def main() -> None:
     die_with_parent()
+    getproctitle()  # it finds its place in memory now, before environments change
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
     for name in sys.argv[2:]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import psutil
+import pytest
 
 from offbeat import events as e
 from tests.clusters import ON_CLUSTER, actors, cluster, node
@@ -46,6 +47,11 @@ def said(trial: Trial, *kinds: type) -> list[Any]:
         rows = log.execute("SELECT body FROM events ORDER BY seq").fetchall()
     found = [msgspec.json.decode(body, type=e.Event) for (body,) in rows]
     return [event for event in found if isinstance(event, kinds)]
+
+
+def test_the_tests_of_a_cluster_share_a_process(request: pytest.FixtureRequest) -> None:
+    """Or each process of the session starts a cluster of its own, and they starve each other."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ or request.node.nodeid.endswith("@cluster")
 
 
 def test_a_cluster_changes_no_result(cluster: Any, policy: Path, tmp_path: Path) -> None:

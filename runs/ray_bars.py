@@ -162,7 +162,7 @@ def recovery(folder: Path, repeats: int) -> None:
         )
         until(where, "Trained", 3)
         hosts = [p for p in psutil.Process(running.pid).children(recursive=True) if p.name().startswith("ray::Host")]
-        lane = next(p for p in hosts if not any("learner.lock" in f.path for w in p.children() for f in w.open_files()))
+        lane = next(p for p in hosts if not any("learner.lock" in f.path for f in p.open_files()))
         lane.kill()
         until(where, "LaneReady", 2)
         time.sleep(8)

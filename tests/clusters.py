@@ -37,8 +37,3 @@ def actors(cluster: Any) -> list[psutil.Process]:
     raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
     children = [child for pid in raylets if psutil.pid_exists(pid) for child in psutil.Process(pid).children()]
     return [child for child in children if " ".join(child.cmdline()).startswith("ray::Host")]
-
-
-def is_learner(actor: psutil.Process) -> bool:
-    """Whether the worker beside this actor is a learner: it holds the lock of its run directory."""
-    return any(file.path.endswith("/learner.lock") for worker in actor.children() for file in worker.open_files())

@@ -1,10 +1,14 @@
-"""One cache of prepared policies for all tests of a session, empty at its start and shared by its workers."""
+"""For all tests of a session: one cache of prepared policies, empty at its start and shared by its workers, and
+libraries loaded once for all the runs that a worker's tests start."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from offbeat.backends.forking import shared_libraries
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +16,10 @@ def policy_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
     session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ["XDG_CACHE_HOME"] = str(session / "cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries() -> Iterator[None]:
+    with shared_libraries() as added:
+        os.environ.update(added)
+        yield

@@ -21,15 +21,20 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def sync_tree(root: Path) -> None:
+    """Sync a directory and all that lies under it."""
+    for directory, _, files in os.walk(root, topdown=False):
+        for name in files:
+            sync(Path(directory) / name)
+        sync(Path(directory))
+
+
 def put_in_place(aside: Path, final: Path) -> None:
     """Sync all of `aside` and rename it: whatever happens, `final` is there with all of it or not at all.
 
     Raises OSError where `final` is a directory that holds something.
     """
-    for directory, _, files in os.walk(aside, topdown=False):
-        for name in files:
-            sync(Path(directory) / name)
-        sync(Path(directory))
+    sync_tree(aside)
     os.rename(aside, final)
     sync(final.parent)
 

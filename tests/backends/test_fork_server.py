@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from offbeat.backends import fork_server as room
-from offbeat.backends.fork_server import Forked, ForkServer, fork_server
+from offbeat.backends import forking
+from offbeat.backends.fork_server import LARGEST, title
+from offbeat.backends.forking import PLACES, Forked, ForkServer, fork_server, shared_libraries
 
 WORKER = """
-import json, os, sys, time
+import json, os, resource, sys, time
 from pathlib import Path
-from offbeat.backends.worker import die_with_parent
-
-die_with_parent()
 channel = int(sys.argv[-1])
 order = os.read(channel, 100).decode()
 print("printed by", __name__)
@@ -34,7 +33,7 @@ if order == "tell":
             "the directory that was listed"
     Path("told.json").write_text(json.dumps({
         "directory": os.getcwd(), "mark": os.environ.get("MARK"), "leads": os.getsid(0) == os.getpid(),
-        "argv": sys.argv, "descriptors": sorted(descriptors),
+        "argv": sys.argv, "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "descriptors": sorted(descriptors),
     }))
 elif order == "fail":
     raise ValueError("as it is")
@@ -45,9 +44,10 @@ elif order == "sleep":
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer()
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+    monkeypatch.delenv(PLACES, raising=False)
+    server = ForkServer(["json", "no.such.library"])
     yield server
     server.close()
 
@@ -98,6 +98,8 @@ def test_the_server_keeps_nothing_open_of_a_worker(server: ForkServer, tmp_path:
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     began = Began(server, tmp_path, "sleep", (lock,))
+    worker = psutil.Process(began.forked.pid)
+    assert soon(lambda: " ".join(worker.cmdline()).strip() == title("told_worker", os.getpid()))
     os.close(lock)
     again = os.open(tmp_path / "lock", os.O_RDWR)
     with pytest.raises(BlockingIOError):
@@ -122,8 +124,9 @@ def test_it_ends_as_an_interpreter_does_and_its_last_words_are_kept(server: Fork
 def test_with_the_server_end_its_workers_and_another_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "PRELOADED", ())
-    monkeypatch.setattr(room, "_shared", None)
+    monkeypatch.setattr(forking, "PRELOADED", ())
+    monkeypatch.delenv(PLACES, raising=False)
+    monkeypatch.setattr(forking, "_current", None)
     server = fork_server()
     assert server is not None
     assert fork_server() is server
@@ -137,15 +140,45 @@ def test_with_the_server_end_its_workers_and_another_takes_over(
     assert other is not None
     assert other is not server
     assert Began(other, tmp_path, "tell").forked.wait() == 0
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
     third = fork_server()
     assert third is not None
     assert third is not other
-    assert other.dead, "an interpreter reads PYTHONPATH once"
+    assert other.dead, "an interpreter reads this once"
     third.close()
+
+
+def test_one_loading_serves_many_processes_each_by_a_server_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forking, "PRELOADED", ("json",))
+    monkeypatch.delenv(PLACES, raising=False)
+    with shared_libraries() as added:
+        for name, value in added.items():
+            monkeypatch.setenv(name, value)
+        servers = [ForkServer(()), ForkServer(())]
+        assert all(server._process is None for server in servers)
+        workers = [Began(server, tmp_path, "sleep").forked for server in servers]
+        parents = [psutil.Process(worker.pid).ppid() for worker in workers]
+        assert len({os.getpid(), *parents}) == 3
+        servers[0].close()
+        assert soon(lambda: not psutil.pid_exists(workers[0].pid)), "its workers end with a server"
+        assert psutil.pid_exists(workers[1].pid)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (333, files[1]))
+        try:
+            limited = ForkServer(())
+            assert Began(limited, tmp_path, "tell").forked.wait() == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        assert json.loads((tmp_path / "told.json").read_text())["files"] == 333
+        monkeypatch.setenv("PYTHONHASHSEED", "1")
+        assert ForkServer(())._process is not None, "none listens that was started like this"
+    assert soon(lambda: not psutil.pid_exists(workers[1].pid))
+    assert workers[1].wait() == -signal.SIGKILL
 
 
 def test_an_environment_too_large_is_for_the_slow_way(server: ForkServer, tmp_path: Path) -> None:
     with pytest.raises(OSError), (tmp_path / "log").open("ab") as errors:
-        server.fork("told_worker", {"LARGE": "x" * (room.LARGEST + 1)}, errors.fileno(), errors.fileno(), ())
+        server.fork("told_worker", {"LARGE": "x" * (LARGEST + 1)}, errors.fileno(), errors.fileno(), ())
     assert Began(server, tmp_path, "tell").forked.wait() == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.comparison.contestants import Contestant, Order
-from offbeat.comparison.runs import LOG_NAME, make_run
+from offbeat.comparison.runs import LOG_NAME, Ours, make_run
 from offbeat.errors import RunDirectoryError
 from offbeat.live.runlog import RunLog
 from offbeat.locks import hold
@@ -71,7 +71,7 @@ def test_an_unfinished_run_that_somebody_uses_is_not_removed(tmp_path: Path) -> 
     lock = hold(tmp_path / LOG_NAME, str(tmp_path))
     user = hold(place / "lock", str(place))
     with pytest.raises(RunDirectoryError, match="in use by another process"):
-        make_run(tmp_path, None, contestant(), lock, lambda words: None)
+        make_run(tmp_path, None, contestant(), Ours(lock, {}), lambda words: None)
     assert (place / "run.sqlite").exists()
     os.close(user)
     os.close(lock)

@@ -162,24 +162,6 @@ def test_a_killed_worker_dies_once_and_another_takes_its_name(talk: Talk) -> Non
     assert not [message for _, message in talk.said if isinstance(message, Died)]
 
 
-@pytest.mark.parametrize("talk", ["ray"], indirect=True)
-def test_actor_and_worker_end_together(talk: Talk) -> None:
-    talk.open_lane(0, talk.digest)
-    talk.hear(m.WeightsLoaded, LANES[0])
-    [actor] = actors(talk.cluster)
-    [worker] = actor.children()
-    worker.kill()
-    assert talk.hear(Died, LANES[0]).reason == "the rollout process ended by signal SIGKILL"
-    actor.wait(10)
-    talk.open_lane(0, talk.digest)
-    talk.hear(m.WeightsLoaded, LANES[0])
-    [actor] = actors(talk.cluster)
-    [worker] = actor.children()
-    actor.kill()
-    worker.wait(10)
-    assert "ended" in talk.hear(Died, LANES[0]).reason
-
-
 def test_a_worker_that_was_replaced_is_not_heard(talk: Talk) -> None:
     talk.open_lane(0, talk.digest)
     talk.backend.send(LANES[0], m.Sample(0, 0, (3,), (0, 1, 2), (0, 0, 0)))

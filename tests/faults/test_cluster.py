@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 import psutil
+import pytest
 
 from offbeat import events as e
-from tests.clusters import ON_CLUSTER, actors, cluster, is_learner, node
+from tests.clusters import ON_CLUSTER, actors, cluster, node
 from tests.twin.test_bound_zero import published
 
 from .conftest import Trial, finish, kill, noise
@@ -49,6 +50,11 @@ def said(trial: Trial, *kinds: type) -> list[Any]:
     return [event for event in found if isinstance(event, kinds)]
 
 
+def test_the_tests_of_a_cluster_share_a_process(request: pytest.FixtureRequest) -> None:
+    """Or each process of the session starts a cluster of its own, and they starve each other."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ or request.node.nodeid.endswith("@cluster")
+
+
 def test_a_cluster_changes_no_result_and_neither_does_another_run_on_it(
     cluster: Any, policy: Path, tmp_path: Path
 ) -> None:
@@ -80,7 +86,7 @@ def test_a_node_dies_then_a_lane_the_learner_and_the_driver(cluster: Any, trial:
     cluster.add_node(**node(1))
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 3, process)
     workers = actors(cluster)
-    [learner] = [p for p in workers if is_learner(p)]
+    [learner] = [p for p in workers if any(file.path.endswith("/learner.lock") for file in p.open_files())]
     [lane, *_] = [p for p in workers if p != learner]
     lane.kill()
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 4, process)

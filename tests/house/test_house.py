@@ -53,7 +53,7 @@ ONLY = {
     "align": set(),
     "market": {"eventtime", "align", "errors", "configs", "locks"},
     "report": {"records", "events", "errors", "settings", "ports", "learner"},
-    "comparison": {"errors", "events", "locks", "settings", "settings_sections", "report"},
+    "comparison": {"errors", "events", "locks", "settings", "settings_sections", "report", "backends"},
     "studies": {
         "eventtime",
         "records",

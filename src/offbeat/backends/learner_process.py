@@ -1,7 +1,7 @@
 """The learner behind a channel: a batch in, a published version out.
 
-Weights and optimizer state of a version are synced to disk before it is announced; whether it counts is decided
-by the run log alone, so a step that was not logged is simply done again from the version before.
+A version is announced when its weights and optimizer state are written and those of the version before it are on the
+disk; whether it counts is decided by the run log alone, so a step that was not logged is simply done again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from offbeat.backends.messages import (
     TrainOn,
 )
 from offbeat.backends.sole_writer import sole_writer
-from offbeat.backends.weights import Canary, Manifest, publish, read_manifest
+from offbeat.backends.weights import Canary, Manifest, Syncing, publish, read_manifest
 from offbeat.backends.worker import Link, work
 from offbeat.settings import settings_from
 
@@ -70,6 +70,8 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: Leader)
         return Canary(prompt_ids, response_ids, tuple(learner.score(prompt_ids, response_ids)))
 
     link.send(LearnerUp(hello.version))
+    syncing = Syncing(run_directory)
+    syncing.begin(hello.version)  # whoever published it may have been ended meanwhile
     while True:
         message: ToLearner = link.next()
         match message:
@@ -78,13 +80,16 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: Leader)
                 report = learner.step(message.batch, Passes(link, learner.version).made_one)
                 stepped = time.monotonic()
                 manifest = publish(run_directory, learner.version, learner.publish, canary)
+                syncing.finish()
                 ended = time.monotonic()
                 report = msgspec.structs.replace(
                     report, train_seconds=stepped - started, publish_seconds=ended - stepped
                 )
                 times = started - hello.origin, ended - hello.origin
                 link.send(StepDone(learner.version, manifest.digest, report, *times))
+                syncing.begin(learner.version)
             case ExportTo():
+                syncing.finish()
                 learner.export(Path(message.directory))
                 link.send(Exported(message.directory))
 

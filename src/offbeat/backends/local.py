@@ -24,7 +24,7 @@ import msgspec
 
 from offbeat.backends.agent_messages import FromAgents
 from offbeat.backends.channel import Channel
-from offbeat.backends.fork_server import Forked, fork_server
+from offbeat.backends.forking import Forked, fork_server
 from offbeat.backends.messages import FromChecker, FromLearner, FromPreparer, FromRollout, FromScorer, WorkerFailed
 from offbeat.backends.worker import environment
 
@@ -124,7 +124,15 @@ class LocalBackend:
         if server is not None:
             with contextlib.suppress(OSError):  # it has died, or the environment is too large for it
                 return server.fork(module, environ, channel, errors, kept)
-        return spawn(kind, channel, errors, environ, kept, foreign)
+        return Spawned(
+            [*python_of(module, foreign), str(channel)],
+            pass_fds=(channel, *kept),
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            env=environ,
+            start_new_session=True,
+        )
 
     def send(self, name: Name, message: msgspec.Struct) -> None:
         """Nothing happens when the worker is gone: its death is on its way."""
@@ -140,7 +148,9 @@ class LocalBackend:
             return
         self._selector.unregister(worker.channel.sock)
         worker.channel.close()
-        end_group(worker.process)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
+        worker.process.wait()
 
     def end_all(self) -> None:
         for name in list(self.workers):
@@ -184,43 +194,14 @@ class LocalBackend:
         code = worker.process.wait()
         if worker.failure:
             return Died(worker.failure)
-        return Died(
-            f"the {name.kind} process ended by {how_it_ended(code)}",
-            str(self._errors) if self._errors and code > 0 else "",
-        )
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return Died(f"the {name.kind} process ended by {how}", str(self._errors) if self._errors and code > 0 else "")
 
     def close(self) -> None:
         self.end_all()
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
-
-
-def spawn(
-    kind: str, channel: int, errors: int, environ: Mapping[str, str], kept: tuple[int, ...] = (),
-    python: str | None = None,
-) -> Spawned:  # fmt: skip
-    """A worker in a new interpreter, with its end of a channel. It lives no longer than the thread that starts it."""
-    return Spawned(
-        [*python_of(MODULES[kind][0], python), str(channel)],
-        pass_fds=(channel, *kept),
-        stdin=subprocess.DEVNULL,
-        stdout=errors,
-        stderr=errors,
-        env=environ,
-        start_new_session=True,
-    )
-
-
-def end_group(process: Spawned | Forked) -> int:
-    """End a worker's process at once, and all that it started; how it ended, as `subprocess` counts."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
-    return process.wait()
-
-
-def how_it_ended(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def python_of(module: str, foreign: str | None) -> list[str]:

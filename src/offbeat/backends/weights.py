@@ -2,20 +2,24 @@
 
     RUN/versions/000012/  model.safetensors  optimizer.safetensors  manifest.json
 
-A version's directory appears whole or not at all (written aside, synced, renamed). *Publish invariant*: before the
-first token of a version is sampled, the engine that samples it has checked the file's SHA-256 against the log's
-and its own log-probs of a fixed prompt (the canary) against the learner's.
+A version's directory appears whole or not at all (written aside, renamed), whichever process ends. *One-behind
+invariant*: a version is announced when the one before it is on the disk, so a machine that crashes leaves one to go on
+from (`live.rebuild`). *Publish invariant*: before the first token of a version is sampled, the engine that samples it
+has checked the file's SHA-256 against the log's and its own log-probs of a fixed prompt (the canary) against the
+learner's.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from offbeat.durable import file_digest, put_in_place
+from offbeat.durable import file_digest, sync, sync_tree
 from offbeat.errors import WeightsError
 
 WEIGHTS = "model.safetensors"
@@ -51,7 +55,8 @@ def weights_file(run_directory: Path, version: int) -> Path:
 
 
 def publish(run_directory: Path, version: int, save: Callable[[Path], str], canary: Callable[[], Canary]) -> Manifest:
-    """Write a version: `save(directory)` writes the files and returns the weights' digest. Atomic."""
+    """Write a version: `save(directory)` writes the files and returns the weights' digest. Atomic, and
+    on its way to the disk (`Syncing`)."""
     final = version_directory(run_directory, version)
     aside = final.with_name(f".{final.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
@@ -62,7 +67,7 @@ def publish(run_directory: Path, version: int, save: Callable[[Path], str], cana
     manifest = Manifest(version, digest, canary(), others)
     (aside / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     shutil.rmtree(final, ignore_errors=True)
-    put_in_place(aside, final)
+    os.rename(aside, final)
     return manifest
 
 
@@ -74,6 +79,29 @@ def shed_optimizer(run_directory: Path, version: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
         elif path.name not in (WEIGHTS, MANIFEST):
             path.unlink(missing_ok=True)
+
+
+class Syncing:
+    """Brings published versions to the disk on a thread, while the next batch is learned."""
+
+    def __init__(self, run_directory: Path) -> None:
+        self._run_directory = run_directory
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="syncing")
+        self._last: Future[None] | None = None
+
+    def begin(self, version: int) -> None:
+        directory = version_directory(self._run_directory, version)
+
+        def bring() -> None:
+            sync_tree(directory)
+            sync(directory.parent)
+
+        self._last = self._thread.submit(bring)
+
+    def finish(self) -> None:
+        """Wait until what was begun is on the disk. Raises OSError where it does not get there."""
+        if self._last is not None:
+            self._last.result()
 
 
 def read_manifest(run_directory: Path, version: int, digest: str) -> Manifest:

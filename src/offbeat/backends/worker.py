@@ -85,9 +85,9 @@ def attend(main: Callable[[Link], None], link: Link) -> int:
         return 1
 
 
-def die_with_parent() -> None:
-    """Let the kernel end this process with its parent."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """Let the kernel end this process with its parent; at once where `parent` was it and has gone already."""
+    parent = parent or os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from offbeat.backends.forking import shared_libraries
 from offbeat.comparison.contestants import Contestant, Order
 from offbeat.comparison.measures import Measures, measure
 from offbeat.comparison.page import html
 from offbeat.comparison.result import Entry, entries, to_json
-from offbeat.comparison.runs import LOG_NAME, check_same_start, make_run
+from offbeat.comparison.runs import LOG_NAME, Ours, check_same_start, make_run
 from offbeat.errors import RunDirectoryError, SettingsError
 from offbeat.locks import hold
 from offbeat.report.page import write_page
@@ -49,19 +50,20 @@ def compare(directory: Path, order: Order, warmup: int, say: Callable[[str], Non
     directory.mkdir(parents=True, exist_ok=True)
     lock = hold(directory / LOG_NAME, str(directory))
     try:
-        return _compare(directory, order, planned, lock, warmup, say)
+        with shared_libraries() as added:
+            return _compare(directory, order, planned, Ours(lock, added), warmup, say)
     finally:
         os.close(lock)
 
 
 def _compare(
-    directory: Path, order: Order, planned: list[Contestant], lock: int, warmup: int, say: Callable[[str], None]
+    directory: Path, order: Order, planned: list[Contestant], ours: Ours, warmup: int, say: Callable[[str], None]
 ) -> Comparison:
     measured: dict[Contestant, Measures] = {}
     runs: dict[Contestant, Run] = {}
     for place, contestant in enumerate(planned, start=1):
         label = f"run {place} of {len(planned)}: "
-        runs[contestant] = make_run(directory, order.config, contestant, lock, partial(_say_after, label, say))
+        runs[contestant] = make_run(directory, order.config, contestant, ours, partial(_say_after, label, say))
         measured[contestant] = measure(runs[contestant], warmup)
     check_same_start(runs)
     found = entries(measured)

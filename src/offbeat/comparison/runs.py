@@ -14,8 +14,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from offbeat.comparison.contestants import Contestant
 from offbeat.errors import RunDirectoryError, RunFailed
@@ -32,10 +33,17 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
+class Ours(NamedTuple):
+    """What a comparison gives its runs: the lock of its directory (`hold`), additions to their environment."""
+
+    lock: int
+    environment: Mapping[str, str]
+
+
 def make_run(
-    directory: Path, config: Path | None, contestant: Contestant, lock: int, say: Callable[[str], None]
+    directory: Path, config: Path | None, contestant: Contestant, ours: Ours, say: Callable[[str], None]
 ) -> Run:
-    """Make the run of a contestant, or find it finished; its log. `lock` is what `hold` gave for the directory.
+    """Make the run of a contestant, or find it finished; its log.
 
     Raises RunDirectoryError where a run with other settings lies there or somebody uses it, RunFailed with its last
     words where it fails.
@@ -58,8 +66,9 @@ def make_run(
         log.flush()
         command = [sys.executable, "-m", "offbeat.cli", "train", *arguments, "--json"]
         code = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), preexec_fn=_end_with_parent
-        ).returncode
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **ours.environment},
+            pass_fds=(ours.lock,), preexec_fn=_end_with_parent,
+        ).returncode  # fmt: skip
     if code:
         words = (directory / LOG_NAME).read_text(encoding="utf-8").strip().splitlines()[-1]
         raise RunFailed(f"{contestant.name}: {words}; see {directory / LOG_NAME}, then give the command again")

@@ -1,9 +1,9 @@
 """A version on disk: model.safetensors with Hugging Face names, optimizer.safetensors with all else to go on from.
 
 *Bitwise-resume invariant*: a learner restored from these files continues exactly as the one that wrote them.
-The optimizer file names the digest of the model file it belongs to; each file is synced and renamed into place,
-the model last. safetensors and JSON only, no pickle. Of a sharded policy the model file is written by the first
-process, what the optimizer keeps in shards by every process (`shards`). Knows no batch and no loss.
+The optimizer file names the digest of the model file it belongs to; each file is renamed into place, the model last.
+To sync them is the caller's. safetensors and JSON only, no pickle. Of a sharded policy the model file is written by the
+first process, what the optimizer keeps in shards by every process (`shards`). Knows no batch and no loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from offbeat.durable import put_in_place, sync
+from offbeat.durable import put_in_place
 from offbeat.errors import WeightsError
 from offbeat.learner.drift import DriftFit
 from offbeat.learner.lora import as_metadata
@@ -76,7 +76,6 @@ def save_checkpoint(
     }
     os.rename(_write_aside(directory / OPTIMIZER_FILE, tensors, metadata), directory / OPTIMIZER_FILE)
     os.rename(model_aside, directory / MODEL_FILE)
-    sync(directory)
     if policy.sharded:
         ranks.broadcast(digest.encode())
     return digest
@@ -139,9 +138,8 @@ def load_weights(file: Path, policy: Policy) -> str:
 
 
 def save_base(directory: Path, policy: Policy) -> None:
-    """Write the model's weights as one file, for adapters to be trained on, synced."""
+    """Write the model's weights as one file, for adapters to be trained on."""
     os.rename(_write_aside(directory / MODEL_FILE, policy.whole_weights(), {"format": "pt"}), directory / MODEL_FILE)
-    sync(directory)
 
 
 def export_policy(directory: Path, policy: Policy, model_dir: Path, ranks: Ranks) -> None:
@@ -196,13 +194,12 @@ def _names(what: str, names: list[str]) -> str:
 
 
 def _write_aside(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> Path:
-    """Write and sync a safetensors file under a name beside `file`; the caller renames it into place."""
+    """Write a safetensors file under a name beside `file`; the caller renames it into place."""
     aside = file.with_name(f".{file.name}.writing")
     try:
         safetensors.torch.save_file(tensors, aside, metadata=metadata)
     except SafetensorError as error:
         raise WeightsError(f"weights {file}: cannot be written ({error})") from None
-    sync(aside)
     return aside
 
 

@@ -20,7 +20,6 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from offbeat.durable import sync
 from offbeat.errors import WeightsError
 from offbeat.learner.sharding import blank, is_shard
 
@@ -28,13 +27,12 @@ SHARDS = "shards"
 
 
 def write_shards(directory: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write DTensors by name, synced. A collective call. Raises WeightsError where the disk refuses."""
+    """Write DTensors by name. A collective call. Raises WeightsError where the disk refuses."""
     place = directory / SHARDS
     place.mkdir(parents=True, exist_ok=True)
     writer = HuggingFaceStorageWriter(str(place), save_distributed=True)
     try:
         save(dict(tensors), storage_writer=writer)
-        sync(place)
     except (CheckpointException, OSError) as error:
         raise WeightsError(f"weights {place}: cannot be written ({_reason(error)})") from None
 

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import msgspec
 
 from offbeat import __version__
-from offbeat.backends.fork_server import fork_server
+from offbeat.backends.forking import fork_server
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.backends.messages import (
     Checked,

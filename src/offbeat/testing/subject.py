@@ -114,14 +114,14 @@ class Subject:
         return int(self.query("SELECT max(seq) FROM events") or 0)
 
     def workers(self, kind: str) -> list[psutil.Process]:
-        """The worker processes of a kind that the main process has now."""
+        """The worker processes of a kind that the main process has now: its children, or forked for it elsewhere."""
         assert self.process is not None
-        found = []
-        with suppress(psutil.Error):
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                with suppress(psutil.Error):
-                    if any(f"{kind}_process" in part for part in child.cmdline()):
-                        found.append(child)
+        main, found = self.process.pid, []
+        for process in psutil.process_iter(["ppid", "cmdline"]):
+            words = " ".join(process.info["cmdline"] or ()).split()
+            ours = process.info["ppid"] == main or words[3:] == ["of", "process", str(main)]
+            if ours and words[1:2] == ["-m"] and words[2].endswith(f".{kind}_process"):
+                found.append(process)
         return found
 
     def wait_for(self, what: Callable[[], object], seconds: float = PATIENCE) -> None:

@@ -23,7 +23,7 @@ from offbeat.task_settings import Positive, Section
 
 BLOCK = 512
 """Prompts whose lengths are drawn together."""
-MOST_BLOCKS = 64
+MOST_BLOCKS = 8
 """Kept at a time; what is asked for again is drawn again, the same."""
 Floats = NDArray[np.float64]
 

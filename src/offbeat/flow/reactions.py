@@ -56,7 +56,6 @@ def lane_ready(s: Scheduler, event: e.LaneReady) -> list[e.Command]:
     lane = s.lanes[event.lane]
     lane.clear(Health.READY, s.now)
     lane.slots = event.slots
-    s.vacancies.freed(event.lane)
     s.progressed()
     return []
 
@@ -117,7 +116,6 @@ def departed(s: Scheduler, event: e.Departed) -> list[e.Command]:
         member.lane, member.tokens, member.lease = target.lane, tokens, s.now + s.plan.lease_seconds
         arriving.setdefault(target.lane, []).append(member)
     s.stir(event.lane, *arriving)
-    s.vacancies.freed(event.lane)
     s.progressed()
     return [
         e.Attach(to, event.lane, tuple(m.trajectory_id for m in members), tuple(m.attempt for m in members))
@@ -139,7 +137,6 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
         s.stir(event.lane)
     else:
         s.stir_nobody()
-    s.vacancies.freed(event.lane)
     lane.losses = 0
     lane.progress_at = lane.heard_at = s.progress_at = s.now
     s.ledger.finish(member)

@@ -41,7 +41,7 @@ class ScheduleSection(Section):
     rollout_batch_size: Positive | None = None
     at_bound: Literal["drain", "evict"] = "drain"
     migration: Literal["cache", "prefill", "off"] = "cache"
-    legacy_fill: bool = True
+    legacy_fill: bool = False
     rebalance_seconds: Seconds = 60.0
 
 

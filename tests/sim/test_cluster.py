@@ -48,7 +48,9 @@ def test_bad_files_are_one_line(tmp_path: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     "override",
     ["nonsense", "schedule.train_batch_size=100", "run.warmup=99", "schedule.rollout_batch_size=16", "slots=-1",
-     "lengths.kind=empirical", "cache_tokens=100", "decode.floor_seconds=0", "accelerators.x=1"],
+     "lengths.kind=empirical", "cache_tokens=100", "decode.floor_seconds=0", "accelerators.x=1", "training.work=inf",
+     "decode.floor_seconds=nan", "publish.gigabytes_per_second=1e-320", "training.fixed_seconds=1e300",
+     "accelerators=9_000_000_000", "schedule.train_batch_size=16_000_000_000", "lengths.median=inf"],
 )  # fmt: skip
 def test_bad_overrides_are_one_line(override: str) -> None:
     with pytest.raises(SettingsError) as caught:

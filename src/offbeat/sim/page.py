@@ -19,7 +19,7 @@ from offbeat.report.style import BLUE, GREEN, GREY, OCHRE, ORANGE, RED, VIOLET, 
 from offbeat.sim.cluster import Cluster
 from offbeat.sim.simulate import Simulated
 from offbeat.sim.sweep import Point, best
-from offbeat.sim.table import ROWS
+from offbeat.sim.table import ROWS, shown
 from offbeat.sim.timeline import OLDEST, Timeline
 
 STALENESS = (BLUE, GREEN, OCHRE, ORANGE, RED)
@@ -56,7 +56,7 @@ def html(cluster: Cluster, done: Sequence[Simulated], points: Sequence[Point]) -
 def _table(done: Sequence[Simulated]) -> str:
     rates = [one.result["trajectories_per_second"] for one in done]
     rows = [("first ÷ this", *("" if i == 0 else f"{rates[0] / rate:.2f}" for i, rate in enumerate(rates)))]
-    rows += [(heading, *(format(one.result[name], form) for one in done)) for heading, name, form in ROWS]
+    rows += [(heading, *(shown(one.result[name], form) for one in done)) for heading, name, form in ROWS]
     body = html_table(["", *(one.schedule for one in done)], rows)
     return f'<section class="card full"><h3>Schedules</h3>{body}</section>'
 

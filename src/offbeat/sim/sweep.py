@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from offbeat.errors import SettingsError
 from offbeat.sim.cluster import Cluster, cluster_from
+from offbeat.sim.kept import Kept
 from offbeat.sim.simulate import simulate
 
 EQUAL = 0.01
@@ -58,14 +59,25 @@ def variants(cluster: Cluster, grid: dict[str, list[Any]]) -> list[tuple[dict[st
 
 
 def sweep(
-    cluster: Cluster, schedule: str, grid: dict[str, list[Any]], progress: Callable[[int, int], None]
+    cluster: Cluster,
+    schedule: str,
+    grid: dict[str, list[Any]],
+    progress: Callable[[float, int], None],
+    kept: Kept,
 ) -> list[Point]:
-    """Simulate every variant. `progress` hears how many are done, of how many."""
-    points = []
+    """Simulate every variant that is not `kept`. `progress` hears how many are done, with fractions, of how many."""
+    points: list[Point] = []
     todo = variants(cluster, grid)
     progress(0, len(todo))
     for values, variant in todo:
-        points.append(Point(values, simulate(variant, schedule).result))
+
+        def said(iterations: int, of: int = variant.run.iterations) -> None:
+            progress(len(points) + iterations / of, len(todo))
+
+        def result(variant: Cluster = variant, said: Callable[[int], None] = said) -> dict[str, Any]:
+            return simulate(variant, schedule, said).result
+
+        points.append(Point(values, kept.result(variant, schedule, result)))
         progress(len(points), len(todo))
     return points
 

@@ -32,7 +32,7 @@ class Kept:
                 opened.seek(0)
                 text = opened.read()
         except OSError as error:
-            raise SettingsError(f"--keep {file}: cannot be written ({error.strerror}); name another file") from None
+            raise SettingsError(f"{file}: cannot be written ({error.strerror}); keep results in another file") from None
         self._cut = bool(text) and not text.endswith(b"\n")
         for number, line in enumerate(text.splitlines(), 1):
             try:
@@ -41,7 +41,7 @@ class Kept:
             except (ValueError, KeyError, TypeError):
                 if line.strip() and line[:6] != b'{"of":'[: len(line)]:
                     raise SettingsError(
-                        f"--keep {file}: line {number} is no result of a simulation; name another file"
+                        f"{file}: line {number} is no result of a simulation; keep results in another file"
                     ) from None
 
     def result(self, cluster: Cluster, schedule: str, simulate: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 On a preset, one part at a time over several seeds: orchestrator or static lanes, fewest moves or any, load in requests
 or in tokens still to come (an oracle), drain or evict, keys and values moved or computed again, K, longer tails, legacy
 fill. Each figure is a mean over seeds with its 95 % interval (Student); `over` is the mean of the paired ratios of
-trajectories a second to the first row of its case. `--scale 8`: each response stands for eight, so batches are an eighth
-and a sequence costs eight times as much (decoding, keys and values): the same run with less company, eight times faster.
+trajectories a second to the first row of its case. `--scale 8`: each response stands for eight, so batches are one
+eighth and a sequence costs eight times as much (decoding, keys and values): the same run with less company, sooner.
 
     python runs/ablations.py --rows out/ablations.jsonl [--seeds 5] [--scale 8] [--iterations 20] [--only k] [--smoke]
 

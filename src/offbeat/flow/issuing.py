@@ -4,7 +4,7 @@
 about to, has a slot; what a publish opens up waits for the weights and is spread over all lanes that will have them.
 Three things start under an older version: anything while nothing newer is coming to any lane; what refills a lane that
 is nearly full while newer weights load beside; and, with *legacy fill* (DORA, arXiv 2604.26256v1, Algorithm 1, step 4),
-what has no slot under the newest. Never the last two under the oldest outstanding, or that would not come to its end.
+what has no slot under the newest. The last never under the oldest outstanding, or that would not come to its end.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ def _may_be_older(s: Scheduler, lane: Lane, version: int) -> bool:
     """May groups start under this version, the newest of this lane and not the newest there is?"""
     if version >= s.vacancies.highest and not s.vacancies.reserved():
         return True
+    if lane.free <= NEARLY_FULL * lane.slots and any(coming > version for coming in lane.loading):
+        return True
     oldest = s.window.oldest()
-    if oldest is None or version <= oldest:
-        return False
-    refills = any(coming > version for coming in lane.loading) and lane.free <= NEARLY_FULL * lane.slots
-    return refills or (s.plan.legacy_fill and _left_over(s, 0))
+    return s.plan.legacy_fill and oldest is not None and version > oldest and _left_over(s, 0)
 
 
 def _left_over(s: Scheduler, free: int) -> bool:

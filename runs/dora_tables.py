@@ -3,7 +3,7 @@ systems (arXiv 2604.26256v1, section 5.2; 64 and 128 H800, Qwen2.5-32B) with the
 
 Calibrated: training time T(N) = a + b / N and the decode step (floor, seconds per sequence), on sync at 64 and 128.
 Assumed, since unpublished: lanes of 4, half of the accelerators train, RBS / TBS = 2 (partial: 1.2), rho = 0.5 in a
-group. `--sweep` shows what hangs on each. Figures are means over seeds; a miss has its 95 % interval (Student) behind it.
+group. `--sweep` shows what hangs on each. Figures are means over seeds, a miss with its 95 % interval (Student).
 
     python runs/dora_tables.py [--iterations 14] [--seeds 3] [--rows out/dora.jsonl] [--sweep] [--json]
 
@@ -149,7 +149,8 @@ def show(table: list[dict[str, Any]]) -> None:
         only = "     -" if r["rollout_only_published"] is None else f"{r['rollout_only_published']:6.2f}"
         print(
             f"{r['schedule']:14} {r['accelerators']:3}  {r['step_published']:14.2f} {r['step_predicted']:10.2f}"
-            f" {r['miss']:+6.1%}{half(r):7}  {'yes' if r['in_band'] else 'NO ':4} {only:>17} {r['rollout_only_predicted']:5.2f}"
+            f" {r['miss']:+6.1%}{half(r):7}  {'yes' if r['in_band'] else 'NO ':4} {only:>17}"
+            f" {r['rollout_only_predicted']:5.2f}"
             f" {r['trajectories_per_second_published']:13.2f} {r['trajectories_per_second_predicted']:5.2f}"
             f" {r['tokens_per_second_published']:11,} {r['tokens_per_second_predicted']:6,.0f}",
             flush=True,

@@ -64,6 +64,9 @@ def test_sweeps_that_cannot_be() -> None:
     with pytest.raises(SettingsError):
         variants(cluster(), axes(["learner_share=2"]))
     assert len(variants(cluster(), axes(["all"]))) == 36
+    assert len(variants(cluster(), axes(["learner_share=0.5", "all"]))) == 12
+    with pytest.raises(SettingsError, match="twice"):
+        axes(["learner_share=0.5", "learner_share=0.25"])
 
 
 @pytest.mark.parametrize("place", ["no/page.html", "", "file/page.html"])

@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from offbeat import events as e
 from offbeat.flow.issuing import NEARLY_FULL
 from offbeat.flow.lanes import Health
 from offbeat.flow.scheduler import Scheduler
+from offbeat.flow.vacancies import Vacancies
 from offbeat.testing.fake_world import EMPTY_REPORT, FakeWorld
 
 from .conftest import Tape, heavy, plan
@@ -32,6 +34,25 @@ def test_a_slot_kept_for_what_ends_elsewhere_is_free_again() -> None:
     s.handle(e.Finished(lone, 0, 3, 0, 3, 7, "stop", 0.5, 1.5, 1), 1.5)
     assert s.lanes[2].free == 1
     assert s.vacancies.best(("holds", 3)) is s.lanes[2]
+
+
+def test_a_lane_that_waits_for_what_ends_elsewhere_goes_on() -> None:
+    """Lane 0 took up version 2 to help lane 1, and both responses that were to come ended there: nothing keeps lane 0
+    on version 2."""
+    s = fig_7()
+    s.plan = s.window.plan = structs.replace(s.plan, outstanding_limit=8, lanes=2, rebalance_seconds=5.0)
+    del s.lanes[2:]
+    for group in list(s.ledger.live.values())[4:]:
+        s.ledger._leave(group)
+        s.ledger.issued -= 1
+    s.lanes[0].loaded = {3}
+    s.vacancies = Vacancies(s.lanes, refills=True)
+    s.handle(e.Tick(), 6.0)
+    (move,) = of(e.Move, s.handle(e.VersionLoaded(0, 2), 6.1))
+    first, second = move.trajectory_ids
+    assert not of(e.LoadVersion, s.handle(e.Finished(first, 0, 1, 0, 2, 7, "stop", 0.5, 6.2, 1), 6.2))
+    commands = s.handle(e.Finished(second, 0, 1, 0, 2, 7, "stop", 0.5, 6.3, 1), 6.3)
+    assert [c for c in commands if not isinstance(c, e.Score)] == [e.UnloadVersion(0, 2), e.LoadVersion(0, 3)]
 
 
 def published(

@@ -104,18 +104,20 @@ def departed(s: Scheduler, event: e.Departed) -> list[e.Command]:
     """Send on what is still wanted. Whatever the planned lane has become, a trajectory finds one of its version."""
     lane = s.lanes[event.lane]
     lane.heard_at = s.now
-    s.stir(event.lane)
     arriving: dict[int, list[Member]] = {}
+    bound = {event.lane}
     for trajectory_id, attempt, tokens in zip(event.trajectory_ids, event.attempts, event.tokens, strict=True):
         member = _current(s, trajectory_id, attempt, Status.RUNNING)
         if member is None or member.lane != event.lane:
             continue
+        if member.destination >= 0:
+            bound.add(member.destination)
         target = arrival(s, member)
         lane.let_go(trajectory_id)
         target.take(member)
         member.lane, member.tokens, member.lease = target.lane, tokens, s.now + s.plan.lease_seconds
         arriving.setdefault(target.lane, []).append(member)
-    s.stir(event.lane, *arriving)
+    s.stir(*bound, *arriving)
     s.progressed()
     return [
         e.Attach(to, event.lane, tuple(m.trajectory_id for m in members), tuple(m.attempt for m in members))
@@ -133,8 +135,9 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
             f" was sampled by version {event.version} in {event.spans} spans"
         )
     lane = s.lanes[event.lane]
-    if let_go(s, member):
-        s.stir(event.lane)
+    bound = [member.destination] if member.destination >= 0 else []
+    if let_go(s, member) or bound:
+        s.stir(event.lane, *bound)
     else:
         s.stir_nobody()
     lane.losses = 0

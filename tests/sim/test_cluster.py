@@ -23,6 +23,7 @@ def test_presets() -> None:
         assert about.name == name
         assert about.lanes("multi-version") * about.lane_accelerators < about.accelerators
     assert load_cluster("scale-16k").accelerators == 16384
+    assert load_cluster("longcat-4096").lanes("sync") == 32, "a version binds per expert-parallel group of 128"
 
 
 @pytest.mark.parametrize(

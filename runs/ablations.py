@@ -104,12 +104,14 @@ def result(cluster: Cluster, variant: Variant) -> dict[str, Any]:
 
 
 def orchestrator(c: Cluster) -> Iterator[Variant]:
-    yield Variant("lanes", "orchestrator")
-    yield Variant("lanes", "static: nothing moves", {"schedule": {"migration": "off"}})
-    yield Variant("lanes", "versions dealt, not kept", how="anywhere")
-    yield Variant("lanes", "load in tokens (oracle)", how="tokens")
-    yield Variant("lanes", "4 versions a lane", {"schedule": {"max_versions": 4}})
-    yield Variant("lanes", "repack", schedule="repack")
+    few = max(c.schedule.group_size, c.lane_slots("multi-version") // 8)
+    for case, values in (("slots ample", {}), ("slots / 8", {"slots": few})):
+        yield Variant(case, "orchestrator", values)
+        yield Variant(case, "static: nothing moves", values | {"schedule": {"migration": "off"}})
+        yield Variant(case, "versions dealt, not kept", values, how="anywhere")
+        yield Variant(case, "load in tokens (oracle)", values, how="tokens")
+        yield Variant(case, "4 versions a lane", values | {"schedule": {"max_versions": 4}})
+        yield Variant(case, "repack", values, schedule="repack")
 
 
 def legacy(c: Cluster) -> Iterator[Variant]:

@@ -40,7 +40,13 @@ def test_json_page_and_sweep(tmp_path: Path) -> None:
     assert len(result["sweep"]["points"]) == 4
     assert result["sweep"]["best"] in [point["values"] for point in result["sweep"]["points"]]
     text = page.read_text()
-    for words in ("multi-version: lanes", "sync: slots and learner", "Best:", "Staleness of what was trained on"):
+    for words in (
+        "multi-version: lanes",
+        "sync: slots and learner",
+        "Best:",
+        "Staleness of what was trained on",
+        "1 version old",
+    ):
         assert words in text
     assert "http" not in text.split("<script>")[0].replace("http://www.w3.org", "")
 

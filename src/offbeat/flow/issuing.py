@@ -29,7 +29,7 @@ def issue(s: Scheduler) -> list[Command]:
     What is not admitted under the newest version is admitted under no older one.
     """
     commands: list[Command] = []
-    while s.ledger.issued < s.most_groups and s.vacancies.newest is not None:
+    while s.ledger.issued < s.most_groups:
         pinned = s.schedule.pins(s.window)
         if not s.schedule.admits(s.window, s.window.newest if pinned is None else pinned):
             break

@@ -3,18 +3,24 @@ systems (arXiv 2604.26256v1, section 5.2; 64 and 128 H800, Qwen2.5-32B) with the
 
 Calibrated: training time T(N) = a + b / N and the decode step (floor, seconds per sequence), on sync at 64 and 128.
 Assumed, since unpublished: lanes of 4, half of the accelerators train, RBS / TBS = 2 (partial: 1.2), rho = 0.5 in a
-group. `--sweep` shows what hangs on each.
+group. `--sweep` shows what hangs on each. Figures are means over seeds, a miss with its 95 % interval (Student).
 
-    python runs/dora_tables.py [--iterations 14] [--sweep] [--json]
+    python runs/dora_tables.py [--iterations 14] [--seeds 3] [--rows out/dora.jsonl] [--sweep] [--json]
+
+What `--rows` holds already is not simulated again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from offbeat.sim.cluster import Cluster, changed, load_cluster
+from offbeat.sim.kept import Kept
 from offbeat.sim.simulate import simulate
 
 SIZES = (64, 128)
@@ -35,16 +41,37 @@ BANDS = {"sync": 0.03, "one-step-off": 0.10, "partial": 0.15, "multi-version": 0
 BATCH = 8192
 
 
-def preset(accelerators: int, iterations: int, **values: Any) -> Cluster:
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
+"""97.5 % quantiles of the mean of so many seeds."""
+
+
+def preset(accelerators: int, iterations: int, seed: int = 0, **values: Any) -> Cluster:
     cluster = load_cluster("dora-64" if accelerators == 64 else "dora-128")
-    return changed(cluster, run={"iterations": iterations, "warmup": 4}, **values)
+    return changed(cluster, run={"iterations": iterations, "warmup": 4, "seed": seed}, **values)
 
 
-def predict(iterations: int, **values: Any) -> dict[str, dict[int, dict[str, Any]]]:
-    return {
-        schedule: {n: simulate(preset(n, iterations, **values), schedule).result for n in SIZES}
-        for schedule in PUBLISHED
-    }
+def predict(iterations: int, seeds: int, kept: Kept, **values: Any) -> dict[str, dict[int, dict[str, Any]]]:
+    """Results by schedule and size: means over seeds, with `half`, half the width of the interval of the step time."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for schedule in PUBLISHED:
+        for n in SIZES:
+            runs = []
+            for seed in range(seeds):
+                about = preset(n, iterations, seed, **values)
+                runs.append(
+                    kept.result(about, schedule, lambda a=about, s=schedule: simulate(a, s).result)  # type: ignore[misc]
+                )
+            found.setdefault(schedule, {})[n] = averaged(runs)
+    return found
+
+
+def averaged(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    mean: dict[str, Any] = {k: fmean(r[k] for r in runs) for k, v in runs[0].items() if isinstance(v, int | float)}
+    ages = sorted({age for r in runs for age in r["staleness_histogram"]})
+    mean["staleness_histogram"] = {age: fmean(r["staleness_histogram"].get(age, 0.0) for r in runs) for age in ages}
+    steps = [r["step_minutes"] for r in runs]
+    mean["half"] = STUDENT.get(len(runs), 2.0) * stdev(steps) / sqrt(len(steps)) if len(steps) > 1 else None
+    return mean
 
 
 def calibrate_decode(iterations: int, rounds: int = 3) -> tuple[float, float]:
@@ -93,6 +120,7 @@ def rows(found: dict[str, dict[int, dict[str, Any]]]) -> list[dict[str, Any]]:
                     "step_published": step,
                     "step_predicted": result["step_minutes"],
                     "miss": miss,
+                    "miss_half_interval": None if result["half"] is None else result["half"] / step,
                     "in_band": abs(miss) <= BANDS[schedule],
                     "rollout_only_published": only,
                     "rollout_only_predicted": result["rollout_only_minutes"],
@@ -101,21 +129,28 @@ def rows(found: dict[str, dict[int, dict[str, Any]]]) -> list[dict[str, Any]]:
                     "tokens_per_second_published": TOKENS[schedule][n],
                     "tokens_per_second_predicted": result["tokens_per_second"],
                     "staleness": result["staleness_histogram"],
+                    "staleness_mean": result["staleness_mean"],
                 }
             )
     return table
 
 
+def half(row: dict[str, Any]) -> str:
+    width = row["miss_half_interval"]
+    return "" if width is None else f" ±{100 * width:.1f}"
+
+
 def show(table: list[dict[str, Any]]) -> None:
     print(
-        "schedule       acc  step published  predicted   miss  band  rollout only p. pred.   traj/s p. pred."
+        "schedule       acc  step published  predicted    miss        band  rollout only p. pred.   traj/s p. pred."
         "  tok/s p. pred."
     )
     for r in table:
         only = "     -" if r["rollout_only_published"] is None else f"{r['rollout_only_published']:6.2f}"
         print(
             f"{r['schedule']:14} {r['accelerators']:3}  {r['step_published']:14.2f} {r['step_predicted']:10.2f}"
-            f" {r['miss']:+6.1%}  {'yes' if r['in_band'] else 'NO ':4} {only:>17} {r['rollout_only_predicted']:5.2f}"
+            f" {r['miss']:+6.1%}{half(r):7}  {'yes' if r['in_band'] else 'NO ':4} {only:>17}"
+            f" {r['rollout_only_predicted']:5.2f}"
             f" {r['trajectories_per_second_published']:13.2f} {r['trajectories_per_second_predicted']:5.2f}"
             f" {r['tokens_per_second_published']:11,} {r['tokens_per_second_predicted']:6,.0f}",
             flush=True,
@@ -129,13 +164,16 @@ def main() -> None:
         "--calibrate", action="store_true", help="fit to the sync rows and say what the presets should hold"
     )
     parser.add_argument("--sweep", action="store_true", help="what was assumed, one at a time")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=Path, help="JSON lines: what is there already is not simulated again")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.calibrate:
         print("T(N) = {:.1f} s + {:.0f} accelerator-s / N".format(*calibrate_training()))
         print("decode step = {:.5f} s + {:.2e} s per sequence".format(*calibrate_decode(options.iterations)))
         return
-    table = rows(predict(options.iterations))
+    kept = Kept(options.rows)
+    table = rows(predict(options.iterations, options.seeds, kept))
     if options.json:
         print(json.dumps(table))
         return
@@ -148,10 +186,12 @@ def main() -> None:
             *({"learner_share": share} for share in (0.4, 0.6)),
             *({"lane_accelerators": lane} for lane in (2, 8)),
             *({"schedule": {"max_versions": most}} for most in (2, 4)),
+            {"schedule": {"legacy_fill": False}},
             {"decode": {"per_context_token_seconds": 2e-8}},
         ):
             print(f"\n{values}")
-            show([r for r in rows(predict(options.iterations, **values)) if r["schedule"] != "sync"])
+            found = rows(predict(options.iterations, options.seeds, kept, **values))
+            show([r for r in found if r["schedule"] != "sync"])
 
 
 if __name__ == "__main__":

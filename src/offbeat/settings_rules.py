@@ -129,11 +129,6 @@ def _not_of_this_schedule(schedule: ScheduleSettings) -> list[str]:
             f"schedule.at_bound = evict: {schedule.name} gives nothing up; remove it or set schedule.name ="
             " multi-version"
         )
-    if schedule.name == "one-step-off" and not schedule.legacy_fill:
-        problems.append(
-            "schedule.legacy_fill = false: one-step-off samples a batch under one version even after a newer one was"
-            " published; remove it"
-        )
     return problems
 
 

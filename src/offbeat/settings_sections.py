@@ -73,8 +73,9 @@ class ScheduleSettings(Section):
     dropped, or give up what is too old and queue its prompt again (which costs C2, and favours short responses)."""
     migration: Literal["cache", "prefill", "off"] = "cache"
     """How responses under way move between lanes: with their keys and values, computing these again, or never."""
-    legacy_fill: bool = True
-    """May new groups start under an older version that a lane still holds? Never under the oldest."""
+    legacy_fill: bool = False
+    """May what has no slot under the newest version start under an older one that a lane stays with? Never under the
+    oldest. Asked by multi-version and repack; pays where responses cannot move and weights take long to come."""
     rebalance_seconds: Seconds = 5.0
     """Lanes are divided among versions anew after so long, besides after every publish."""
 

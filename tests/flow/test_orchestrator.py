@@ -21,7 +21,16 @@ from .conftest import Tape, drive, heavy, plan
 def fig_7() -> Scheduler:
     """DP0 V1:0, DP1 V2:4, DP2 V3:2, DP3 V3:1, eight slots each, one version a lane; V4 is in training."""
     s = Scheduler(
-        plan(group_size=1, batch_size=8, bound=3, outstanding_limit=24, live_versions=1, lanes=4, evaluate_every=0)
+        plan(
+            group_size=1,
+            batch_size=8,
+            bound=3,
+            outstanding_limit=24,
+            live_versions=1,
+            lanes=4,
+            evaluate_every=0,
+            legacy_fill=True,
+        )
     )
     s.newest_asked = 0
     s.learner, s.window.newest, s.window.iteration, s.live_versions = Health.READY, 3, 3, {1, 2, 3}
@@ -37,7 +46,7 @@ def fig_7() -> Scheduler:
         place = s.lanes[lane]
         place.clear(Health.READY, 0.0)
         place.slots, place.loaded = 8, {version}
-        s.vacancies.freed(lane)
+        place.touch()
         for _ in range(count):
             group = s.ledger.issue(version)
             s.ledger.dispatch(group.members[0], version, lane, 99.0)
@@ -84,7 +93,6 @@ def test_an_idle_lane_helps_with_an_older_version_where_there_is_nothing_newer_t
         s.ledger.issued -= 1
     s.lanes[0].loaded = {3}
     s.vacancies = Vacancies(s.lanes, refills=True)
-    s.vacancies.vacant = {0, 1}
     commands = s.handle(e.Tick(), 6.0)
     assert [c for c in commands if not isinstance(c, e.Retire)] == [e.UnloadVersion(0, 3), e.LoadVersion(0, 2)]
     commands = s.handle(e.VersionLoaded(0, 2), 6.1)

@@ -40,7 +40,7 @@ SURFACE = {
         "record",
         "as_json",
     },
-    "simulate": {"cluster", "schedules", "calibrate", "sweep", "out", "overrides", "as_json"},
+    "simulate": {"cluster", "schedules", "calibrate", "sweep", "keep", "out", "overrides", "as_json"},
 }
 
 

@@ -23,6 +23,7 @@ def test_presets() -> None:
         assert about.name == name
         assert about.lanes("multi-version") * about.lane_accelerators < about.accelerators
     assert load_cluster("scale-16k").accelerators == 16384
+    assert load_cluster("longcat-4096").lanes("sync") == 32, "a version binds per expert-parallel group of 128"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,9 @@ def test_bad_files_are_one_line(tmp_path: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     "override",
     ["nonsense", "schedule.train_batch_size=100", "run.warmup=99", "schedule.rollout_batch_size=16", "slots=-1",
-     "lengths.kind=empirical", "cache_tokens=100", "decode.floor_seconds=0", "accelerators.x=1"],
+     "lengths.kind=empirical", "cache_tokens=100", "decode.floor_seconds=0", "accelerators.x=1", "training.work=inf",
+     "decode.floor_seconds=nan", "publish.gigabytes_per_second=1e-320", "training.fixed_seconds=1e300",
+     "accelerators=9_000_000_000", "schedule.train_batch_size=16_000_000_000", "lengths.median=inf"],
 )  # fmt: skip
 def test_bad_overrides_are_one_line(override: str) -> None:
     with pytest.raises(SettingsError) as caught:

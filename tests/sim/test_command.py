@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
 
 from offbeat.cli import app
-from offbeat.errors import SettingsError
-from offbeat.sim.sweep import Point, axes, best, variants
+from offbeat.errors import RunDirectoryError, SettingsError
+from offbeat.sim.kept import Kept
+from offbeat.sim.simulate import simulate
+from offbeat.sim.sweep import Point, axes, best, sweep, variants
 from tests.sim.clusters import cluster
 
 SMALL = ["--set", "schedule.train_batch_size=64", "--set", "run.iterations=8", "--set", "run.warmup=2"]
@@ -37,7 +40,13 @@ def test_json_page_and_sweep(tmp_path: Path) -> None:
     assert len(result["sweep"]["points"]) == 4
     assert result["sweep"]["best"] in [point["values"] for point in result["sweep"]["points"]]
     text = page.read_text()
-    for words in ("multi-version: lanes", "sync: slots and learner", "Best:", "Staleness of what was trained on"):
+    for words in (
+        "multi-version: lanes",
+        "sync: slots and learner",
+        "Best:",
+        "Staleness of what was trained on",
+        "1 version old",
+    ):
         assert words in text
     assert "http" not in text.split("<script>")[0].replace("http://www.w3.org", "")
 
@@ -61,8 +70,62 @@ def test_sweeps_that_cannot_be() -> None:
     with pytest.raises(SettingsError):
         variants(cluster(), axes(["learner_share=2"]))
     assert len(variants(cluster(), axes(["all"]))) == 36
+    assert len(variants(cluster(), axes(["learner_share=0.5", "all"]))) == 12
+    with pytest.raises(SettingsError, match="twice"):
+        axes(["learner_share=0.5", "learner_share=0.25"])
 
 
-def test_a_page_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["simulate", "dora-64", *SMALL, "--out", str(tmp_path / "no" / "page.html")])
+@pytest.mark.parametrize("place", ["no/page.html", "", "file/page.html"])
+def test_a_page_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with patch("offbeat.sim.simulate.simulate", side_effect=AssertionError("it ran")):
+        done = CliRunner().invoke(app, ["simulate", "dora-64", *SMALL, "--out", str(tmp_path / place)])
+    assert isinstance(done.exception, RunDirectoryError)
+    assert "\n" not in str(done.exception)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def points(keep: Path) -> tuple[list[Point], int]:
+    """A sweep of four small points with a file to keep them in, and how many of them were simulated."""
+    about = cluster(run={"iterations": 5, "warmup": 1})
+    with patch("offbeat.sim.sweep.simulate", side_effect=simulate) as ran:
+        found = sweep(about, "multi-version", axes(["schedule.max_staleness=1,2", "slots=8,16"]), told, Kept(keep))
+    return found, ran.call_count
+
+
+def told(done: float, total: int) -> None:
+    assert 0 <= done <= total == 4
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Cut off at any byte, the file gives the whole lines it has, and the rest is simulated again."""
+    keep = tmp_path / "points.jsonl"
+    found, ran = points(keep)
+    assert ran == 4
+    assert points(keep) == (found, 0)
+    whole = keep.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
+    for cut, missing in ((ends[1], 2), (ends[1] + 9, 2), (ends[2] - 1, 1), (3, 4)):
+        keep.write_bytes(whole[:cut])
+        assert points(keep) == (found, missing)
+        assert points(keep) == (found, 0)
+
+
+def test_what_is_kept_is_kept_for_its_cluster_and_schedule_only(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "points.jsonl")
+    for name, about in (("a", cluster()), ("b", cluster(slots=9))):
+        for schedule in ("sync", "repack"):
+            assert kept.result(about, schedule, lambda: {"of": name + schedule}) == {"of": name + schedule}  # noqa: B023
+    assert kept.result(cluster(), "repack", dict) == {"of": "arepack"}
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("dear diary\n")
+    with pytest.raises(SettingsError, match="line 1"):
+        Kept(other)
+    assert other.read_text() == "dear diary\n"
+    with pytest.raises(SettingsError, match="cannot be written"):
+        Kept(tmp_path)
+    done = CliRunner().invoke(app, ["simulate", "dora-64", "--keep", str(tmp_path / "x")])
     assert isinstance(done.exception, SettingsError)

@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.eventtime.heap import EventHeap
+from offbeat.flow.ledger import LiveGroup, Member
+from offbeat.flow.scheduler import Scheduler
+from offbeat.flow.schedules.multi_version import MultiVersion
+from offbeat.flow.window import Window
+from offbeat.loop import run
+from offbeat.sim.cluster import changed
 from offbeat.sim.costs import Decode, Prefill, seconds_for, steps_within
 from offbeat.sim.lane import Response, SimLane
 from offbeat.sim.lengths import Lengths
-from offbeat.sim.simulate import simulate
+from offbeat.sim.measures import Measures
+from offbeat.sim.simulate import NoJournal, simulate
+from offbeat.sim.world import SimWorld
 from tests.sim.clusters import cluster
 
 few = settings(max_examples=60, deadline=None)
@@ -166,3 +174,59 @@ def test_fully_asynchronous_staleness_of_applied_compute() -> None:
     assert rho < 1
     predicted = concurrency * longest / batch + rho
     assert simulate(about, "multi-version").result["staleness_mean"] == pytest.approx(predicted, rel=0.02)
+
+
+class Queue(MultiVersion):
+    """Plain fully asynchronous training: what is ready waits in one queue, first in first out; when that is full its
+    oldest goes (and the prompt is issued again)."""
+
+    def __init__(self, scheduler: Scheduler, most: int) -> None:
+        self.ready: list[LiveGroup] = []
+        self.most = most
+        self.scheduler = scheduler
+        self._score = scheduler.ledger.score
+        scheduler.ledger.score = self.score  # type: ignore[method-assign]
+
+    def score(self, member: Member) -> None:
+        self._score(member)
+        if member.group.unscored == 0:
+            self.ready.append(member.group)
+            if len(self.ready) > self.most:
+                self.scheduler.ledger.evict(self.ready.pop(0))
+
+    def admits(self, window: Window, version: int) -> bool:
+        return window.has_room()
+
+    def batch(self, window: Window) -> list[LiveGroup] | None:
+        groups = window.plan.groups_per_batch
+        if len(self.ready) < groups:
+            return None
+        taken, self.ready = self.ready[:groups], self.ready[groups:]
+        return taken
+
+
+@pytest.mark.parametrize(("rho", "q"), [(1.5, 2.0), (2.0, 1.5), (1.25, 3.0)])
+def test_a_bounded_queue_has_the_staleness_of_applied_compute(rho: float, q: float) -> None:
+    """rho > 1: mean staleness = C M / (rho B) + (2 q + rho - 1) / (2 rho), for a queue of q batches."""
+    concurrency, batch, size = 96, 96, 2
+    about = cluster(
+        slots=concurrency // 2,
+        lengths={"kind": "lognormal", "median": 50, "sigma": 0.7, "cap": 2000},
+        schedule={
+            "group_size": size, "train_batch_size": batch, "max_staleness": 30, "max_versions": 31,
+            "rollout_batch_size": 30 * batch, "migration": "off",
+        },
+        run={"iterations": 250, "warmup": 30},
+    )  # fmt: skip
+    store = Lengths(about.lengths, size, about.run.seed)
+    lengths = np.array([store.of(prompt, 0) for prompt in range(15_000)])
+    longest = lengths.max(axis=1).mean() / lengths.mean()
+    sampling = batch * lengths.mean() / concurrency
+    about = changed(about, training={"fixed_seconds": rho * sampling})
+    world = SimWorld(about, "multi-version")
+    measures = Measures(about, world, "multi-version")
+    scheduler = Scheduler(about.plan("multi-version"))
+    scheduler.schedule = Queue(scheduler, round(q * batch / size))
+    run(world, scheduler, NoJournal(), [measures.saw])
+    predicted = concurrency * longest / (rho * batch) + (2 * q + rho - 1) / (2 * rho)
+    assert measures.result()["staleness_mean"] == pytest.approx(predicted, rel=0.02)

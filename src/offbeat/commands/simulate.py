@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from offbeat.sim.cluster import Cluster
+    from offbeat.sim.kept import Kept
     from offbeat.sim.simulate import Simulated
 
 ClusterName = Annotated[
@@ -30,6 +31,10 @@ Sweep = Annotated[
     list[str] | None,
     typer.Option("--sweep", help="key=v1,v2,... of the cluster file, may be repeated: a grid. all: K, RBS/TBS, split."),
 ]
+Keep = Annotated[
+    Path | None,
+    typer.Option("--keep", help="Keep the points of a sweep in this file, and take those that are there already."),
+]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, may be repeated.")]
 Page = Annotated[Path | None, typer.Option("--out", help="HTML page with timelines to write.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else there.")]
@@ -41,6 +46,7 @@ def simulate(
     schedules: Schedules = None,
     calibrate: Calibrate = None,
     sweep: Sweep = None,
+    keep: Keep = None,
     out: Page = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -48,11 +54,15 @@ def simulate(
     """Predict what schedules do on a cluster, with the scheduler that a live run has."""
     from rich.console import Console
 
+    from offbeat.report.page import check_page
     from offbeat.sim.cluster import load_cluster, overridden
+    from offbeat.sim.kept import Kept
     from offbeat.sim.table import table
 
     if (cluster is None) == (calibrate is None):
         raise SettingsError("give a CLUSTER (a TOML file or a preset such as dora-64), or --calibrate RUN, not both")
+    if keep is not None and not sweep:
+        raise SettingsError(f"--keep {keep}: keeps the points of a --sweep; give one, or remove it")
     console = Console(stderr=True)
     names = schedule_names(schedules)
     grid = _grid(sweep)
@@ -62,9 +72,10 @@ def simulate(
         about = overridden(about, overrides or [])
     else:
         about = load_cluster(str(cluster), overrides)
-    if out is not None and not out.parent.is_dir():
-        raise SettingsError(f"--out {out}: its directory does not exist; make it or choose another")
-    points = swept(about, names[0], grid, console) if grid else None
+    if out is not None:
+        check_page(out)
+    kept = Kept(keep)
+    points = swept(about, names[0], grid, console, kept) if grid else None
     done = run_all(about, names, console, drawn=out is not None)
     console.print(table(about, done))
     if points is not None:
@@ -110,14 +121,16 @@ def run_all(cluster: Cluster, names: tuple[str, ...], console: Console, drawn: b
     return done
 
 
-def swept(cluster: Cluster, schedule: str, grid: dict[str, list[Any]], console: Console) -> list[Any]:
+def swept(cluster: Cluster, schedule: str, grid: dict[str, list[Any]], console: Console, kept: Kept) -> list[Any]:
     from offbeat.sim.sweep import sweep
 
     with _bars(console) as progress:
         task = progress.add_task(f"sweep of {schedule}", total=None)
-        return list(
-            sweep(cluster, schedule, grid, lambda done, total: progress.update(task, completed=done, total=total))
-        )
+
+        def said(done: float, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        return list(sweep(cluster, schedule, grid, said, kept))
 
 
 def told(points: list[Any], console: Console) -> dict[str, Any]:
@@ -184,7 +197,12 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
 def _bars(console: Console) -> Iterator[Progress]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} / {task.total}"),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         yield progress
 

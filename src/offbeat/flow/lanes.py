@@ -172,11 +172,6 @@ class Lane:
         """Trajectories once all on their way have arrived."""
         return len(self.held) - len(self.departing) + len(self.expected)
 
-    @property
-    def turning(self) -> bool:
-        """Nothing stays on it: the next version to be loaded, or the one on its way, is the newest."""
-        return not self.loaded or (bool(self.departing) and self.load == 0)
-
     def silent_for(self, now: float) -> float:
         """Seconds for which a lane that owes an answer has said nothing at all."""
         if not ((self.held and not self.paused) or self.loading or self.evaluating):

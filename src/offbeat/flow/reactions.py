@@ -56,7 +56,6 @@ def lane_ready(s: Scheduler, event: e.LaneReady) -> list[e.Command]:
     lane = s.lanes[event.lane]
     lane.clear(Health.READY, s.now)
     lane.slots = event.slots
-    s.vacancies.freed(event.lane)
     s.progressed()
     return []
 
@@ -105,19 +104,20 @@ def departed(s: Scheduler, event: e.Departed) -> list[e.Command]:
     """Send on what is still wanted. Whatever the planned lane has become, a trajectory finds one of its version."""
     lane = s.lanes[event.lane]
     lane.heard_at = s.now
-    s.stir(event.lane)
     arriving: dict[int, list[Member]] = {}
+    bound = {event.lane}
     for trajectory_id, attempt, tokens in zip(event.trajectory_ids, event.attempts, event.tokens, strict=True):
         member = _current(s, trajectory_id, attempt, Status.RUNNING)
         if member is None or member.lane != event.lane:
             continue
+        if member.destination >= 0:
+            bound.add(member.destination)
         target = arrival(s, member)
         lane.let_go(trajectory_id)
         target.take(member)
         member.lane, member.tokens, member.lease = target.lane, tokens, s.now + s.plan.lease_seconds
         arriving.setdefault(target.lane, []).append(member)
-    s.stir(event.lane, *arriving)
-    s.vacancies.freed(event.lane)
+    s.stir(*bound, *arriving)
     s.progressed()
     return [
         e.Attach(to, event.lane, tuple(m.trajectory_id for m in members), tuple(m.attempt for m in members))
@@ -135,11 +135,11 @@ def finished(s: Scheduler, event: e.Finished) -> list[e.Command]:
             f" was sampled by version {event.version} in {event.spans} spans"
         )
     lane = s.lanes[event.lane]
-    if let_go(s, member):
-        s.stir(event.lane)
+    bound = [member.destination] if member.destination >= 0 else []
+    if let_go(s, member) or bound:
+        s.stir(event.lane, *bound)
     else:
         s.stir_nobody()
-    s.vacancies.freed(event.lane)
     lane.losses = 0
     lane.progress_at = lane.heard_at = s.progress_at = s.now
     s.ledger.finish(member)

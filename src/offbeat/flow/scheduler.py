@@ -132,7 +132,6 @@ class Scheduler:
     def generation_failed(self, member: Member, reason: str, on_lane: bool = True) -> list[Command]:
         """An attempt failed: restart it, or quarantine its group when it failed too often."""
         if on_lane:
-            self.vacancies.freed(member.lane)
             let_go(self, member)
         self.stir()
         self.ledger.restart(member, failed=True)
@@ -155,7 +154,6 @@ class Scheduler:
         for member in group.members:
             if member.status is Status.RUNNING:
                 let_go(self, member)
-                self.vacancies.freed(member.lane)
                 commands.append(Abort(member.lane, (member.trajectory_id,)))
         return commands
 

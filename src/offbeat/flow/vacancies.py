@@ -1,7 +1,8 @@
 """Which lane has most free slots, and what lanes hold, kept up to date lane by lane, not looked up in all of them.
 
 Lanes say that something about them changed by adding their number to `touched`; a question first takes those in.
-*Same answers*: `best` is `placement.roomiest` over the lanes that may have free slots; tests hold them to each other.
+*Same answers*: `best` is `placement.roomiest` over all lanes; tests hold them to each other. *Every free slot counts*:
+nobody has to announce one, whether a response ended there or was to come and ended elsewhere.
 This file decides nothing: which version a group starts under is `issuing`'s.
 """
 
@@ -9,44 +10,46 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from offbeat.flow.lanes import Health, Lane
 
+K = TypeVar("K")
 Key = tuple[str, int]
 ANY: Key = ("any", -1)
 """Lanes that hold a version, whichever."""
 MOST_KEYS = 4
+NEXT = 1 << 62
 
 
 class _Seen(NamedTuple):
-    """A lane when it was last looked at: `free` 0 unless it is ready and may be given more."""
+    """A lane when it was last looked at: `free` 0 unless it is ready and may be given more; `kept` slots are for the
+    version that is `coming`: -1 for none, NEXT for whatever is newest when the lane is empty."""
 
     free: int
     choosable: bool
     newest: int
     loaded: frozenset[int]
     held: frozenset[int]
-    reserved: int
+    kept: int
+    coming: int
     highest: int
-    kind: tuple[bool, int, int]
+    kind: tuple[bool, int, int, int, int]
     """What its place in the counts depends on, besides the versions it holds."""
 
 
-NOTHING = _Seen(0, False, -1, frozenset(), frozenset(), 0, -1, (False, -1, -1))
+NOTHING = _Seen(0, False, -1, frozenset(), frozenset(), 0, -1, -1, (False, -1, -1, 0, -1))
 
 
 class Vacancies:
-    """`vacant` are the lanes that may have free slots: no other is ever chosen."""
+    """`refills`: may a lane that holds responses be given more?"""
 
     def __init__(self, lanes: Sequence[Lane], refills: bool) -> None:
         self.lanes = lanes
         self.refills = refills
-        self.vacant: set[int] = set()
         self.touched = set(range(len(lanes)))
         for lane in lanes:
             lane.touched = self.touched
-        self._full: set[int] = set()
         self._seen = [NOTHING] * len(lanes)
         self._heaps: dict[Key, list[tuple[int, int]]] = {}
         self._open: dict[int, int] = {}
@@ -55,17 +58,13 @@ class Vacancies:
         """Ready lanes by the highest version they hold or load."""
         self._holders: dict[int, int] = {}
         """Lanes by each version they hold or load."""
-        self._reserved = 0
+        self._kept: dict[tuple[int, int], int] = {}
+        """Lanes by (version that is coming to them, slots kept for it)."""
         self._pushed = 0
-
-    def freed(self, lane: int) -> None:
-        """A slot of this lane may be free now."""
-        self.vacant.add(lane)
-        self.touched.add(lane)
 
     def best(self, key: Key) -> Lane | None:
         """The lane with most free slots, the first of these, among those that `key` names."""
-        self._settle()
+        self._take_in()
         heap = self._heaps.get(key)
         if heap is None:
             heap = self._heaps[key] = self._gather(key)
@@ -80,7 +79,7 @@ class Vacancies:
     @property
     def newest(self) -> int | None:
         """The newest version that is the newest of a lane with free slots."""
-        self._settle()
+        self._take_in()
         return max(self._open, default=None)
 
     @property
@@ -89,40 +88,28 @@ class Vacancies:
         self._take_in()
         return max(0, max(self._highest, default=0))
 
-    @property
-    def reserved(self) -> int:
-        """Slots of ready lanes that are about to take up the newest version."""
+    def reserved(self, above: int = 0) -> int:
+        """Free slots, those above so many on each, of ready lanes that are about to hold the newest version: it loads
+        there, or nothing else stays on them. (A lane that takes up an older version to help with it keeps none.)"""
         self._take_in()
-        return self._reserved
+        highest = max(self._highest, default=0)
+        return sum(n * max(0, kept - above) for (coming, kept), n in self._kept.items() if coming >= highest)
 
     def holds(self, version: int) -> bool:
         """Does any lane hold this version, or is it loading it?"""
         self._take_in()
         return version in self._holders
 
-    def _settle(self) -> None:
-        """Take in what changed, and forget the lanes that are full."""
-        self._take_in()
-        for index in self._full:
-            if self.lanes[index].free <= 0:
-                self.vacant.discard(index)
-        self._full.clear()
-
     def _take_in(self) -> None:
         if not self.touched:
             return
         for index in self.touched:
-            lane, before = self.lanes[index], self._seen[index]
-            free = lane.slots - len(lane.held) - len(lane.expected)
-            seen = self._look(lane, free, before)
-            if free <= 0:
-                self._full.add(index)
+            before = self._seen[index]
+            seen = self._look(self.lanes[index], before)
             if seen == before:
                 continue
             self._seen[index] = seen
-            if seen.kind == before.kind and seen.held is before.held:
-                self._reserved += seen.reserved - before.reserved
-            else:
+            if seen.kind != before.kind or seen.held is not before.held:
                 self._recount(before, -1)
                 self._recount(seen, 1)
             if seen.choosable:
@@ -136,7 +123,8 @@ class Vacancies:
             self._pushed = 0
 
     def _recount(self, seen: _Seen, change: int) -> None:
-        self._reserved += change * seen.reserved
+        if seen.kept:
+            _count(self._kept, (seen.coming, seen.kept), change)
         if seen.free and seen.newest >= 0:
             _count(self._open, seen.newest, change)
         if seen.highest >= 0:
@@ -149,27 +137,34 @@ class Vacancies:
         heapq.heapify(heap)
         return heap
 
-    def _look(self, lane: Lane, free: int, before: _Seen) -> _Seen:
+    def _look(self, lane: Lane, before: _Seen) -> _Seen:
         if lane.health is not Health.READY:
             return NOTHING
+        free = lane.slots - len(lane.held) - len(lane.expected)
         left_over = free + len(lane.departing)
-        if free < 0 or lane.lane not in self.vacant or (not self.refills and lane.given >= lane.slots):
+        if free < 0 or (not self.refills and lane.given >= lane.slots):
             free = 0
         loaded, held, newest, highest = before.loaded, before.held, before.newest, before.highest
         loading = lane.loading
         if lane.loaded != loaded or len(held) != len(loaded) + len(loading) or not loading <= held:
             loaded, held = frozenset(lane.loaded), frozenset(lane.loaded | loading)
             newest, highest = max(loaded, default=-1), max(held, default=0)
-        turning = not loaded or (lane.departing and left_over == lane.slots)
+        coming = max(loading) if loading else -1
+        if coming < newest:
+            coming = -1
+        if not loading and (not loaded or (lane.departing and left_over == lane.slots)):
+            coming = NEXT
+        kept = max(0, left_over) if coming >= 0 else 0
         return _Seen(
             free,
             bool(free and loaded and not lane.paused and not lane.departing),
             newest,
             loaded,
             held,
-            max(0, left_over) if turning else 0,
+            kept,
+            coming,
             highest,
-            (free > 0, newest, highest),
+            (free > 0, newest, highest, kept, coming),
         )
 
 
@@ -180,7 +175,7 @@ def _fits(seen: _Seen, key: Key) -> bool:
     return kind == "any" or version in seen.loaded
 
 
-def _count(counts: dict[int, int], key: int, change: int) -> None:
+def _count(counts: dict[K, int], key: K, change: int) -> None:
     left = counts.get(key, 0) + change
     if left:
         counts[key] = left

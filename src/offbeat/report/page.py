@@ -111,6 +111,20 @@ def document(title: str, body: str, footer: str) -> str:
 """
 
 
+def check_page(page: Path) -> None:
+    """Raise RunDirectoryError where a page cannot be written: said before the work that it is to show."""
+    if page.is_dir():
+        raise RunDirectoryError(f"{page}: the report cannot be written (it is a directory); name a file in it")
+    if not page.parent.is_dir():
+        raise RunDirectoryError(f"{page}: the report cannot be written (its directory does not exist); make that first")
+    aside = page.with_name(f".{page.name}.part")
+    try:
+        aside.touch()
+        aside.unlink()
+    except OSError as error:
+        raise RunDirectoryError(f"{page}: the report cannot be written ({error.strerror}); choose another") from None
+
+
 def write_page(page: Path, text: str) -> None:
     """Write a page whole or not at all. Raises RunDirectoryError where it cannot be written."""
     aside = page.with_name(f".{page.name}.part")

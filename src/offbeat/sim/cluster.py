@@ -20,6 +20,9 @@ from offbeat.sim.costs import Decode, Faults, Prefill, Publish, Scoring, Tools, 
 from offbeat.sim.lengths import LengthSettings
 from offbeat.task_settings import Positive, Seconds, Section
 
+MOST_LANES = 1 << 16
+MOST_OUTSTANDING = 1 << 22
+"""What is simulated one by one: more would take hours and all memory."""
 NEVER = 1e12
 """Seconds: leases and stalls are for processes that hang, and nothing hangs here."""
 COLOCATED = frozenset({"sync", "partial"})
@@ -41,7 +44,7 @@ class ScheduleSection(Section):
     rollout_batch_size: Positive | None = None
     at_bound: Literal["drain", "evict"] = "drain"
     migration: Literal["cache", "prefill", "off"] = "cache"
-    legacy_fill: bool = True
+    legacy_fill: bool = False
     rebalance_seconds: Seconds = 60.0
 
 
@@ -159,6 +162,16 @@ def _impossible(c: Cluster) -> list[str]:
         problems.append(
             f"lane_accelerators = {c.lane_accelerators}: no lane fits beside the learner's"
             f" {c.learner_share:.0%} of {c.accelerators} accelerators; lower it or learner_share"
+        )
+    if c.lanes("multi-version") > MOST_LANES:
+        problems.append(
+            f"accelerators = {c.accelerators}: {c.lanes('multi-version'):,} lanes of {c.lane_accelerators} are more"
+            f" than the {MOST_LANES:,} that can be simulated; lower it or raise lane_accelerators"
+        )
+    elif c.outstanding_limit("multi-version") > MOST_OUTSTANDING:
+        problems.append(
+            f"schedule.train_batch_size = {s.train_batch_size}: {c.outstanding_limit('multi-version'):,} trajectories"
+            f" at once are more than the {MOST_OUTSTANDING:,} that can be simulated; lower it"
         )
     if s.train_batch_size % s.group_size:
         problems.append(

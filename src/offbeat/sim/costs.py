@@ -14,8 +14,9 @@ from pydantic import Field
 
 from offbeat.task_settings import Section
 
-NotNegative = Annotated[float, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0, le=1e12)]
+Rate = Annotated[float, Field(ge=1e-9, le=1e15)]
+"""What lies beyond is a slip of the keyboard, and its times would run out of floating point."""
 
 
 class Decode(Section):

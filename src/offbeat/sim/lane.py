@@ -80,7 +80,7 @@ class SimLane:
         self.away: dict[int, Response] = {}
         self.parked: list[Response] = []
         self.queue: deque[Response] = deque()
-        self._order: list[tuple[float, int, Response]] = []
+        self._order: list[tuple[float, int, int, Response]] = []
         self.clock = 0.0
         self.context = 0.0
         self.at = now
@@ -127,7 +127,7 @@ class SimLane:
             return inf
         order = self._order
         while True:
-            end, key, response = order[0]
+            end, key, _, response = order[0]
             if response.end == end and self.running.get(key) is response:
                 break
             heapq.heappop(order)
@@ -146,7 +146,7 @@ class SimLane:
         found = []
         order, running = self._order, self.running
         while order:
-            end, key, response = order[0]
+            end, key, _, response = order[0]
             current = response.end == end and running.get(key) is response
             if current and end > self.clock + DONE:
                 break
@@ -204,7 +204,7 @@ class SimLane:
             response.prefill = 0
         response.end = self.clock + response.left
         self.running[response.trajectory_id] = response
-        heapq.heappush(self._order, (response.end, response.trajectory_id, response))
+        heapq.heappush(self._order, (response.end, response.trajectory_id, response.attempt, response))
         self.context += response.prompt + response.decoded
 
     def stall(self, now: float, tokens: float) -> None:

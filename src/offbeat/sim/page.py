@@ -19,10 +19,11 @@ from offbeat.report.style import BLUE, GREEN, GREY, OCHRE, ORANGE, RED, VIOLET, 
 from offbeat.sim.cluster import Cluster
 from offbeat.sim.simulate import Simulated
 from offbeat.sim.sweep import Point, best
-from offbeat.sim.table import ROWS
+from offbeat.sim.table import ROWS, shown
 from offbeat.sim.timeline import OLDEST, Timeline
 
 STALENESS = (BLUE, GREEN, OCHRE, ORANGE, RED)
+AGES = ("newest version", "1 version old", *(f"{age} versions old" for age in range(2, OLDEST)), f"{OLDEST} or more")
 COLOURS = (BLUE, GREY, ORANGE, VIOLET, GREEN, RED)
 
 
@@ -56,8 +57,9 @@ def html(cluster: Cluster, done: Sequence[Simulated], points: Sequence[Point]) -
 def _table(done: Sequence[Simulated]) -> str:
     rates = [one.result["trajectories_per_second"] for one in done]
     rows = [("first ÷ this", *("" if i == 0 else f"{rates[0] / rate:.2f}" for i, rate in enumerate(rates)))]
-    rows += [(heading, *(format(one.result[name], form) for one in done)) for heading, name, form in ROWS]
+    rows += [(heading, *(shown(one.result[name], form) for one in done)) for heading, name, form in ROWS]
     body = html_table(["", *(one.schedule for one in done)], rows)
+    body = body.replace('class="scroll"', 'class="scroll" style="max-height: none"', 1)
     return f'<section class="card full"><h3>Schedules</h3>{body}</section>'
 
 
@@ -90,8 +92,10 @@ def _slots(name: str, timeline: Timeline, clock: Clock) -> Figure:
         y = [sample.shares[stale] for sample in timeline.samples]
         if not any(y):
             continue
-        label = f"{stale} versions old" + (" or more" if stale == OLDEST else "")
-        traces.append(line(x, y, label, STALENESS[stale], label + ": %{y:.1%}", stackgroup="slots", line={"width": 0}))
+        label = AGES[stale]
+        colour = STALENESS[stale]
+        area = {"stackgroup": "slots", "line": {"width": 0, "color": colour}, "fillcolor": colour}
+        traces.append(line(x, y, label, colour, label + ": %{y:.1%}", **area))
     top = max(sum(sample.shares) for sample in timeline.samples) * 1.08
     busy_x: list[float | None] = []
     busy_y: list[float | None] = []

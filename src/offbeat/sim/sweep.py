@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from offbeat.errors import SettingsError
 from offbeat.sim.cluster import Cluster, cluster_from
+from offbeat.sim.kept import Kept
 from offbeat.sim.simulate import simulate
 
 EQUAL = 0.01
@@ -27,17 +28,27 @@ class Point(NamedTuple):
 
 
 def axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """`key=v1,v2,...` each. Raises SettingsError for anything else."""
-    found: dict[str, list[Any]] = {}
-    for text in [one for given in texts for one in (DEFAULT if given == "all" else (given,))]:
-        key, equals, values = text.partition("=")
-        if not equals or not values.strip() or not key.strip():
-            raise SettingsError(f"--sweep {text}: not of the form key=v1,v2; e.g. --sweep schedule.max_staleness=1,2,4")
-        try:
-            found[key.strip()] = tomllib.loads(f"values = [{values}]")["values"]
-        except tomllib.TOMLDecodeError:
-            found[key.strip()] = [value.strip() for value in values.split(",")]
+    """`key=v1,v2,...` each, or `all`, which other axes change or add to. Raises SettingsError for anything else."""
+    found = dict(_axis(text) for text in DEFAULT) if "all" in texts else {}
+    given: set[str] = set()
+    for text in texts:
+        if text != "all":
+            key, values = _axis(text)
+            if key in given:
+                raise SettingsError(f"--sweep {text}: {key} is swept twice; give all its values at once")
+            given.add(key)
+            found[key] = values
     return found
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not values or not key:
+        raise SettingsError(f"--sweep {text}: not of the form key=v1,v2; e.g. --sweep schedule.max_staleness=1,2,4")
+    try:
+        return key, tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError:
+        return key, [value.strip() for value in values.split(",")]
 
 
 def variants(cluster: Cluster, grid: dict[str, list[Any]]) -> list[tuple[dict[str, Any], Cluster]]:
@@ -58,14 +69,25 @@ def variants(cluster: Cluster, grid: dict[str, list[Any]]) -> list[tuple[dict[st
 
 
 def sweep(
-    cluster: Cluster, schedule: str, grid: dict[str, list[Any]], progress: Callable[[int, int], None]
+    cluster: Cluster,
+    schedule: str,
+    grid: dict[str, list[Any]],
+    progress: Callable[[float, int], None],
+    kept: Kept,
 ) -> list[Point]:
-    """Simulate every variant. `progress` hears how many are done, of how many."""
-    points = []
+    """Simulate every variant that is not `kept`. `progress` hears how many are done, with fractions, of how many."""
+    points: list[Point] = []
     todo = variants(cluster, grid)
     progress(0, len(todo))
     for values, variant in todo:
-        points.append(Point(values, simulate(variant, schedule).result))
+
+        def said(iterations: int, of: int = variant.run.iterations) -> None:
+            progress(len(points) + iterations / of, len(todo))
+
+        def result(variant: Cluster = variant, said: Callable[[int], None] = said) -> dict[str, Any]:
+            return simulate(variant, schedule, said).result
+
+        points.append(Point(values, kept.result(variant, schedule, result)))
         progress(len(points), len(todo))
     return points
 

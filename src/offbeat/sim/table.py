@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from offbeat.sim.cluster import Cluster
 from offbeat.sim.simulate import Simulated
@@ -29,9 +31,14 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 """Heading, number, format."""
 
 
-def table(cluster: Cluster, done: Sequence[Simulated]) -> Table:
+def shown(value: float, form: str) -> str:
+    """A number in its format, with three digits where that would leave it fewer."""
+    return f"{value:.3g}" if form.endswith("f") and 0 < abs(value) < 0.1 else format(value, form)
+
+
+def table(cluster: Cluster, done: Sequence[Simulated]) -> RenderableType:
     title = f"{cluster.name}: {cluster.accelerators:,} accelerators, {cluster.run.iterations} iterations"
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("", no_wrap=True)
     results = [one.result for one in done]
     for one in done:
@@ -39,8 +46,8 @@ def table(cluster: Cluster, done: Sequence[Simulated]) -> Table:
     rates = [result["trajectories_per_second"] for result in results]
     drawn.add_row("first ÷ this", *("" if i == 0 else f"{rates[0] / rate:.2f}" for i, rate in enumerate(rates)))
     for heading, name, form in ROWS:
-        drawn.add_row(heading, *(format(result[name], form) for result in results))
-    return drawn
+        drawn.add_row(heading, *(shown(result[name], form) for result in results))
+    return Group(Text(title), drawn)
 
 
 def sweep_table(points: Sequence[Point], chosen: Point) -> Table:
@@ -55,7 +62,7 @@ def sweep_table(points: Sequence[Point], chosen: Point) -> Table:
         drawn.add_row(
             *(str(value) for value in point.values.values()),
             f"{r['step_minutes']:.2f}",
-            f"{r['trajectories_per_second']:,.2f}",
+            shown(r["trajectories_per_second"], ",.2f"),
             f"{r['slots_busy']:.3f}",
             f"{r['learner_idle']:.3f}",
             f"{r['staleness_mean']:.2f}",

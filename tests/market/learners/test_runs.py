@@ -21,7 +21,7 @@ from offbeat.market.course import play
 from offbeat.market.diagnostics.divergence import largest_flow
 from offbeat.market.learners import parts
 from offbeat.market.learners.certificate import critic_bound
-from offbeat.market.learners.checkpoint import load, save
+from offbeat.market.learners.checkpoint import Spent, load, save
 from offbeat.market.learners.policies import load_policies
 from offbeat.market.learners.runfile import begin, part_file, read_market_run
 from offbeat.market.learners.settings import load_study, study_from
@@ -78,9 +78,9 @@ def test_a_resumed_part_goes_on_as_if_nothing_had_happened(name: str, tmp_path: 
     broken = Training(study, 1)
     broken.train_window()
     broken.train_window()
-    save(broken, tmp_path / "run", 3.0)
+    save(broken, tmp_path / "run", Spent(3.0, 2.0))
     resumed = Training(study, 1)
-    assert load(resumed, tmp_path / "run") == 3.0
+    assert load(resumed, tmp_path / "run") == Spent(3.0, 2.0)
     while not resumed.over:
         resumed.train_window()
     for key, windows in whole.trace.items():

@@ -119,6 +119,7 @@ def told(run: MarketRun, cells: list[Cell]) -> dict[str, Any]:
         "windows_done": run.done,
         "windows": run.study.run.windows,
         "seconds": run.seconds,
+        "processor_seconds": run.processor_seconds,
         "runs": len(run.study.runs),
         "box": list(run.box),
         "null_gains": null_gains(run.benchmark, run.box).as_dict(),

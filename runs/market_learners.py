@@ -42,7 +42,7 @@ STUDIES: dict[str, dict[str, list[str]]] = {
         "random instants, together": ["market.clock=common-poisson"],
         "synchronous, no future (gamma 0)": [COMMON, "learner.discount=event", "learner.gamma=0.0"],
         "alternating": ["market.clock=alternating"],
-        "asynchronous, long latencies": ["market.latencies=[5.0, 10.0]"],
+        "asynchronous, by latency": ["market.latencies=[0.0, 0.5, 1.0, 2.0, 5.0]"],
     },
     "divergence": {
         "ddpg": [ENDS],
@@ -127,13 +127,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/learners"))
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--only", help="variants whose name holds this")
+    parser.add_argument(
+        "--only", choices=[name for study in STUDIES.values() for name in study], help="this variant alone"
+    )
     parser.add_argument("--set", action="append", default=[], help="section.key=value for every variant")
     parser.add_argument("--cores", type=int, help="processes at most; default all cores")
     asked = parser.parse_args()
     results: dict[str, dict] = {}
     for number, (variant, overrides) in enumerate(STUDIES[asked.study].items()):
-        if asked.only and asked.only not in variant:
+        if asked.only not in (None, variant):
             continue
         firms = 3 if variant == "3 firms" else 2
         events = asked.events * firms if asked.study == "average-reward" else asked.events  # periods of all firms

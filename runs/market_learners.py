@@ -73,6 +73,8 @@ STUDIES: dict[str, dict[str, list[str]]] = {
             "market.observe=prices",
             "learner.algorithm=sac",
             "learner.average_reward=true",
+            "learner.every=2",
+            "learner.actor_rate=0.001",
             "run.warmup=512",
         ]
         for firms in (2, 3)

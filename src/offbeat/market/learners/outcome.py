@@ -71,6 +71,7 @@ def outcome(run: MarketRun, said: Callable[[str], None]) -> list[Cell]:
     """Every cell of a run; deviation tests once a window is done, for two firms or more."""
     rho = run.study.market.rho
     critical = float(np.nanmax(critical_discount(run.benchmark)))
+    slowest = min(run.study.market.speeds_of(run.benchmark.industry.firms))
     periodic = run.study.market.clock in ("common", "alternating")
     quiet, noisy, diverged = run.gains(), run.gains(False), run.diverged
     last = max(1, round(0.1 * run.study.run.windows))
@@ -80,7 +81,7 @@ def outcome(run: MarketRun, said: Callable[[str], None]) -> list[Cell]:
         mine = run.cell == cell
         said(f"testing rate {rate:g}, latency {latency:g}")
         response, verdict = _deviate(run, cell, np.flatnonzero(mine & ~diverged))
-        discount = float(reaction_discount(rate, latency, rho, periodic))
+        discount = float(reaction_discount(rate * slowest, latency, rho, periodic))
         found.append(
             Cell(
                 rate,

@@ -9,7 +9,6 @@ add. There may be other equilibria. Latency is 0; knows no learner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +20,12 @@ from offbeat.market.industry import Industry
 
 SUPPORT = 1e-7
 """A price used with a smaller chance at the end of the path is not in the support."""
-SHARPEST = float(np.log(1e9))
+REGRET = 1e-6
+"""More than that and an equilibrium is not told."""
+SHARPEST = float(np.log(1e7))
 STEPS = 20_000
+CLOSE = 1e-10
+"""Relative size of the last Newton step to the path; where the path is sharp rounding allows no less."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,6 @@ class RepricingGame:
         both = sum(rates)
         again = (rates[0] / both, rates[1] / both)
         return cls(prices, _flows(industry, prices), 1 / (both + rho), both / (both + rho), again)
-
-    @property
-    def following(self) -> Array:
-        """(2, 2) chance that firm j acts next after firm i has."""
-        a, b = self.again
-        return np.array([[a, 1 - a], [1 - b, b]])
 
 
 def _flows(industry: Industry, prices: Array) -> Array:
@@ -97,12 +94,11 @@ class MarkovPerfect:
 
 def markov_perfect(game: RepricingGame) -> MarkovPerfect:
     """One Markov-perfect equilibrium. Raises SettingsError where the path ends before a certificate is reached."""
-    found: MarkovPerfect | None = None
-    for strategy in _Path(game).walk():
-        found = certified(game, strategy)
-    if found is not None and (solved := _on_support(game, found.strategy, found.strategy > SUPPORT)) is not None:
+    strategy = _Path(game).follow()
+    found = certified(game, strategy)
+    if (solved := _on_support(game, strategy, strategy > SUPPORT)) is not None:
         found = min(found, certified(game, solved), key=lambda end: end.gap)
-    if found is None or found.regret > 1e-6:
+    if found.regret > REGRET:
         raise SettingsError("prices: no Markov-perfect equilibrium was certified on this grid; take fewer prices")
     return found
 
@@ -220,12 +216,12 @@ class _Path:
             point += step
             if not float(np.abs(step[:-1]).max()) < 10:
                 return None
-            if float(np.abs(step[:-1]).max()) <= 1e-11 * (1 + float(np.abs(point[:-1]).max())):
+            if float(np.abs(step[:-1]).max()) <= CLOSE * (1 + float(np.abs(point[:-1]).max())):
                 return point, iteration + 1
         return None
 
-    def walk(self) -> Iterator[Array]:
-        """Points of the path, sharper and sharper (it may turn on the way); strategies (2, m, m) at each."""
+    def follow(self) -> Array:
+        """Strategies (2, m, m) at the end of the path, or as far as it could be followed; it may turn on the way."""
         along, stride = np.append(np.zeros(4 * self.m), 1.0), 0.05
         for _ in range(STEPS):
             _, jacobian = self._system(self.point)
@@ -235,13 +231,13 @@ class _Path:
             if ahead is None or float(np.abs(ahead[0] - self.point).max()) > 3 * stride:
                 stride /= 2
                 if stride < 1e-10:
-                    return
+                    break
                 continue
             self.point, along = ahead[0], forward
             stride = min(1.0, 1.5 * stride) if ahead[1] <= 3 else stride
-            yield self.strategies()
             if self.point[-1] > SHARPEST:
-                return
+                break
+        return self.strategies()
 
 
 def _on_support(game: RepricingGame, strategy: Array, support: NDArray[np.bool_]) -> Array | None:

@@ -222,6 +222,8 @@ def test_commands_learn_resume_and_report(tmp_path: Path) -> None:
     assert set(told["null_gains"]) >= {"midpoint", "random"}
     assert len(told["cells"]) == 1
     assert told["cells"][0]["quiet_gain"]["all"]["count"] == 2
+    assert 0 < told["cells"][0]["markov_perfect_gain"] < 1
+    assert told["processor_seconds"] > 0
     assert json.loads((tmp_path / "a" / "outcome.json").read_text()) == told
     page = Path(told["page"]).read_text()
     assert "Null baselines" in page

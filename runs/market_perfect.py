@@ -2,8 +2,8 @@
 
 Both follow logit quantal response equilibria from uniform play to the limit, ours by arc length on values and then a
 solve on the support, sgamesolver (Eibelshaeuser and Poensgen 2019; `pip install sgamesolver`) on log strategies.
-Without it the comparison is left out and said to be. Then: what these equilibria, in which nobody can punish, gain
-against the static benchmarks, by grid, clock and rate: what asynchrony alone does to prices without any collusion.
+Without it the comparison is left out and said to be. Then: what these equilibria, in which firms answer
+present prices alone, gain against the static benchmarks, by grid, clock and rate.
 
     python runs/market_perfect.py [--grids 7 15 31]
 """

@@ -118,11 +118,13 @@ def test_long_run_profit_is_what_the_market_pays(clock: Clock, game: RepricingGa
     assert (np.abs(earned.mean(axis=1) - exact) < 4 * error).all()
 
 
-def test_repricing_in_turn_is_dearer_than_nash_without_any_punishment() -> None:
-    """On Calvano's grid: what a rival sees now it answers later, so undercutting pays less (Maskin and Tirole 1988)."""
+def test_patient_firms_that_answer_present_prices_are_dearer_than_nash_and_impatient_ones_are_not() -> None:
+    """On Calvano's grid: a cut is answered before it has paid (Maskin and Tirole 1988)."""
     found = markov_perfect(RepricingGame.alternating(calvano(), grid(15), 1.0, RHO))
     gain = float(profit_gain(BENCHMARK, found.mean_profits[:, None])[0])
     assert 0.2 < gain < 0.6
+    found = markov_perfect(RepricingGame.poisson(calvano(), grid(15), (1e-3, 1e-3), RHO))
+    assert found.mean_prices == pytest.approx(BENCHMARK.nash.prices, abs=0.033)  # a step of the grid
 
 
 def test_three_firms_are_refused() -> None:

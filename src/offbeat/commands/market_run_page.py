@@ -81,7 +81,7 @@ def _cells(cells: list[Cell]) -> str:
         "without diverged",
         "on-policy",
         "price index",
-        "unpunished",
+        "Markov-perfect",
         "diverged",
         "D",
         "verdict",
@@ -93,7 +93,7 @@ def _cells(cells: list[Cell]) -> str:
             str(cell.quiet.kept),
             str(cell.noisy.everyone),
             str(cell.index),
-            "not defined" if cell.unpunished is None else f"{cell.unpunished:.3f}",
+            "not defined" if cell.repriced is None else f"{cell.repriced:.3f}",
             str(cell.quiet.diverged),
             f"{cell.discount:.3f}",
             "not tested" if cell.verdict is None else cell.verdict.word,
@@ -102,9 +102,9 @@ def _cells(cells: list[Cell]) -> str:
         for cell in cells
     ]
     words = (
-        "Profit gain: mean and 95 % interval over seeds, last tenth of the windows. Unpunished: the gain of two firms "
-        "that reprice one at a time in a Markov-perfect equilibrium, without latency and without any punishment. D: "
-        "discount at a rival's first reaction; the word is what the forced deviation supports."
+        "Profit gain: mean and 95 % interval over seeds, last tenth of the windows. Markov-perfect: the gain "
+        "of an equilibrium in which two firms that reprice one at a time answer present prices alone, without latency. "
+        "D: discount at a rival's first reaction; the word is what the forced deviation supports."
     )
     return f'<section class="card full"><p class="caption">{escape(words)}</p>{table(head, rows, numbers=7)}</section>'
 

@@ -214,7 +214,7 @@ class _Path:
             square = np.vstack([jacobian, along])
             step = np.linalg.solve(square, np.append(-residual, -along @ (point - start)))
             point += step
-            if not float(np.abs(step[:-1]).max()) < 10:
+            if not float(np.abs(step).max()) < 10:
                 return None
             if float(np.abs(step[:-1]).max()) <= CLOSE * (1 + float(np.abs(point[:-1]).max())):
                 return point, iteration + 1

@@ -32,8 +32,8 @@ BEFORE, WATCHED = 30.0, 30.0
 @dataclass(frozen=True)
 class Cell:
     """`quiet`, `noisy`: profit gain of noise-free policies after training, and during it (last tenth of windows);
-    `unpunished`: the gain of Markov-perfect repricing without latency, that is of asynchrony without collusion; None
-    where firms do not reprice one at a time, are not two, or no equilibrium is certified on the grid. `discount`: what
+    `repriced`: the gain of a Markov-perfect equilibrium without latency, in which firms answer present prices
+    alone; None where firms do not reprice one at a time, are not two, or no equilibrium is certified on the grid. `discount`: what
     a unit of profit is worth when a rival first reacts; `sustained`: whether grim trigger can hold the cartel price
     there; `response`, `verdict`: forced deviation of firm 0 in the runs that did not diverge.
     """
@@ -43,7 +43,7 @@ class Cell:
     quiet: Told
     noisy: Told
     index: Estimate
-    unpunished: float | None
+    repriced: float | None
     discount: float
     sustained: bool
     response: Response | None
@@ -69,7 +69,7 @@ class Cell:
             {"rate": self.rate, "latency": self.latency}
             | told
             | {"price_index": self.index.as_dict(), "diverged": self.quiet.diverged}
-            | {"markov_perfect_gain": self.unpunished}
+            | {"markov_perfect_gain": self.repriced}
             | {"reaction_discount": self.discount, "grim_trigger_sustains": self.sustained}
             | tested
         )
@@ -84,7 +84,7 @@ def outcome(run: MarketRun, said: Callable[[str], None]) -> list[Cell]:
     quiet, noisy, diverged = run.gains(), run.gains(False), run.diverged
     last = max(1, round(0.1 * run.study.run.windows))
     index = price_index(run.benchmark, run.trace["quiet_price"][-last:].mean(axis=0)) if run.done else quiet
-    repriced = {rate: _repriced(run, rate) for rate in run.study.market.rates}
+    ends = {rate: _repriced(run, rate) for rate in run.study.market.rates}
     found = []
     for cell, (rate, latency) in enumerate(run.study.cells):
         mine = run.cell == cell
@@ -98,7 +98,7 @@ def outcome(run: MarketRun, said: Callable[[str], None]) -> list[Cell]:
                 tell(quiet[mine], diverged[mine]),
                 tell(noisy[mine], diverged[mine]),
                 estimate(index[mine]),
-                repriced[rate],
+                ends[rate],
                 discount,
                 discount >= critical,
                 response,

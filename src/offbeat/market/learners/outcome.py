@@ -33,9 +33,9 @@ BEFORE, WATCHED = 30.0, 30.0
 class Cell:
     """`quiet`, `noisy`: profit gain of noise-free policies after training, and during it (last tenth of windows);
     `repriced`: the gain of a Markov-perfect equilibrium without latency, in which firms answer present prices
-    alone; None where firms do not reprice one at a time, are not two, or no equilibrium is certified on the grid. `discount`: what
-    a unit of profit is worth when a rival first reacts; `sustained`: whether grim trigger can hold the cartel price
-    there; `response`, `verdict`: forced deviation of firm 0 in the runs that did not diverge.
+    alone; None where firms do not reprice one at a time, are not two, or no equilibrium is certified on the grid.
+    `discount`: what a unit of profit is worth when a rival first reacts; `sustained`: whether grim trigger can hold the
+    cartel price there; `response`, `verdict`: forced deviation of firm 0 in the runs that did not diverge.
     """
 
     rate: float

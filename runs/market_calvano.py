@@ -34,8 +34,11 @@ PUBLISHED = {
     "2-cycle": 0.238,
 }
 PUBLISHED |= {"longer cycle": 0.119, "equilibrium_on_path": 0.505, "mean_loss_on_path": 0.002, "mean_loss": 0.018}
-DEVIATOR = (1.7913, 1.5046, 1.5588, 1.5782, 1.6383, 1.6923, 1.7323, 1.7611, 1.7759, 1.7842, 1.7884)
-RIVAL = (1.7913, 1.7913, 1.5475, 1.5888, 1.6347, 1.6910, 1.7337, 1.7621, 1.7762, 1.7818, 1.7890)
+RESPONSE = {
+    "deviator": (1.7913, 1.5046, 1.5588, 1.5782, 1.6383, 1.6923, 1.7323, 1.7611, 1.7759, 1.7842, 1.7884),
+    "rival": (1.7913, 1.7913, 1.5475, 1.5888, 1.6347, 1.6910, 1.7337, 1.7621, 1.7762, 1.7818, 1.7890),
+}
+"""Mean prices by period from the one before the deviation on (1,000 sessions)."""
 
 
 def interval(values: np.ndarray, draws: int = 10_000) -> list[float]:
@@ -107,9 +110,11 @@ def measure(sessions: Sessions, firms: int) -> dict[str, object]:
         ("grid price above Nash", nash + 1),
     ):
         response = learnt.response(15, deviation)
+        paths = {"deviator": response.deviator.mean(axis=0), "rival": response.rivals.mean(axis=0)}
+        apart = {who: float(np.abs(paths[who][: len(known)] - known).max()) for who, known in RESPONSE.items()}
         found[f"response to {name}"] = {
-            "deviator": response.deviator.mean(axis=0).round(4).tolist(),
-            "rival": response.rivals.mean(axis=0).round(4).tolist(),
+            **{who: path.round(4).tolist() for who, path in paths.items()},
+            "furthest_from_published": apart,
             "net_gain": float(response.net_gain(discount).mean()),
             "share_unprofitable": float((response.net_gain(discount) < 0).mean()),
         }
@@ -128,7 +133,7 @@ def main() -> None:
     settings = SessionSettings(beta=asked.beta, memory=asked.memory, discount=asked.discount)
     sessions, seconds = play(asked.out, asked.firms, settings, list(range(asked.sessions)))
     found = {"seconds": seconds} | (measure(sessions, asked.firms) if asked.memory else {})
-    print(json.dumps({"found": found, "published": PUBLISHED | {"deviator": DEVIATOR, "rival": RIVAL}}, indent=1))
+    print(json.dumps({"found": found, "published": PUBLISHED | RESPONSE}, indent=1))
 
 
 if __name__ == "__main__":

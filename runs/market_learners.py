@@ -6,8 +6,8 @@ with latency, critics diverging at rate 5) are shown beside ours and never deman
 what it leaves open. Every study is a list of variants of one base; each variant is a run or sweep in its own
 directory, and the same command goes on where it stopped.
 
-python runs/market_learners.py headline|divergence|sensitivity|average-reward --out out/learners [--events 50000]
-[--seeds 10]
+python runs/market_learners.py phase|headline|divergence|sensitivity|average-reward --out out/learners
+[--events 50000] [--seeds 10]
 """
 
 from __future__ import annotations
@@ -17,42 +17,52 @@ import json
 import sys
 from pathlib import Path
 
+from offbeat.commands.market_run_page import run_page
 from offbeat.market.learners.certificate import critic_bound
 from offbeat.market.learners.outcome import outcome, told
 from offbeat.market.learners.parts import train
-from offbeat.market.learners.runfile import begin, read_market_run
+from offbeat.market.learners.runfile import begin, read_market_run, write_whole
 from offbeat.market.learners.settings import load_study
 
-COMMON, LATE = "market.clock=common", "market.latencies=[0.0, 0.5, 1.0, 2.0, 5.0]"
-RATES = "market.rates=[0.5, 1.0, 2.0, 5.0]"
-CALVANO_BOX = "market.box=0.1"
+COMMON, LATE = "market.clock=common", "market.latencies=[0.0, 1.0]"
+ENDS = "market.rates=[1.0, 5.0]"
+CALVANO_BOX, NARROW_BOX = "market.box=0.1", "market.box=[1.0, 2.0]"
+BASE = ["learner.hidden=[32, 32]", "learner.batch=32", "learner.every=4", "learner.tau=0.02"]
+STEPS = ["learner.actor_rate=0.0003", "learner.critic_rate=0.002"]
+"""What every study has but where a variant says otherwise: two to four inputs need no larger networks, and an update
+every fourth round with longer steps learns in a quarter of the time.
+"""
+GRID = ["market.rates=[0.5, 1.0, 2.0, 5.0]", "market.latencies=[0.0, 0.5, 1.0, 2.0]", "run.parts=2"]
+LARGE_STEPS = ["learner.critic_rate=0.02", "learner.actor_rate=0.003"]
 
 STUDIES: dict[str, dict[str, list[str]]] = {
+    "phase": {"ddpg": GRID},
     "headline": {
         "synchronous": [COMMON],
         "random instants, together": ["market.clock=common-poisson"],
-        "alternating": ["market.clock=alternating"],
-        "asynchronous, by latency": [LATE],
         "synchronous, no future (gamma 0)": [COMMON, "learner.discount=event", "learner.gamma=0.0"],
+        "alternating": ["market.clock=alternating"],
+        "asynchronous, by latency": ["market.latencies=[0.0, 0.5, 1.0, 2.0, 5.0]"],
     },
     "divergence": {
-        "ddpg, e^{-rho tau}": [RATES],
-        "ddpg, fixed gamma": [RATES, "learner.discount=event"],
-        "ddpg, fixed gamma .99": [RATES, "learner.discount=event", "learner.gamma=0.99"],
-        "ddpg, advantage rate": [RATES, "learner.critic=advantage-rate"],
-        "ddpg, gradient alignment": [RATES, "align.mode=cap", "align.c_high=1.0"],
-        "td3": [RATES, "learner.algorithm=td3"],
+        "ddpg": [ENDS],
+        "ddpg, fixed gamma .95": [ENDS, "learner.discount=event"],
+        "ddpg, fixed gamma .99": [ENDS, "learner.discount=event", "learner.gamma=0.99"],
+        "ddpg, large steps": [ENDS, *LARGE_STEPS],
+        "ddpg, large steps, fixed gamma .95": [ENDS, *LARGE_STEPS, "learner.discount=event"],
+        "ddpg, large steps, advantage rate": [ENDS, *LARGE_STEPS, "learner.critic=advantage-rate"],
+        "ddpg, large steps, gradient alignment": [ENDS, *LARGE_STEPS, "align.mode=cap", "align.c_high=0.5"],
+        "td3, large steps": [ENDS, *LARGE_STEPS, "learner.algorithm=td3"],
     },
     "sensitivity": {
-        "base": ["market.latencies=[0.0, 1.0]"],
-        "box [nash - .1 D, cartel + .1 D]": ["market.latencies=[0.0, 1.0]", CALVANO_BOX],
-        "box [1, 2]": ["market.latencies=[0.0, 1.0]", "market.box=[1.0, 2.0]"],
-        "fixed gamma": ["market.latencies=[0.0, 1.0]", "learner.discount=event"],
-        "prices only": ["market.latencies=[0.0, 1.0]", "market.observe=prices"],
-        "noise without memory": ["market.latencies=[0.0, 1.0]", "learner.memory=0.0"],
-        "noise ends at .1": ["market.latencies=[0.0, 1.0]", "exploration.end=0.1"],
+        "box [nash - .1 D, cartel + .1 D]": [LATE, CALVANO_BOX],
         "synchronous, box [nash - .1 D, cartel + .1 D]": [COMMON, CALVANO_BOX],
-        "synchronous, box [1, 2]": [COMMON, "market.box=[1.0, 2.0]"],
+        "box [1, 2]": [LATE, NARROW_BOX],
+        "synchronous, box [1, 2]": [COMMON, NARROW_BOX],
+        "prices only": [LATE, "market.observe=prices"],
+        "noise without memory": [LATE, "learner.memory=0.0"],
+        "noise ends at .1": [LATE, "exploration.end=0.1"],
+        "networks 64 x 64, batch 64": [LATE, "learner.hidden=[64, 64]", "learner.batch=64", "learner.every=2"],
     },
     "average-reward": {
         f"{firms} firms": [
@@ -63,8 +73,8 @@ STUDIES: dict[str, dict[str, list[str]]] = {
             "market.observe=prices",
             "learner.algorithm=sac",
             "learner.average_reward=true",
-            "learner.batch=128",
-            "learner.hidden=[256, 256]",
+            "learner.every=2",
+            "learner.actor_rate=0.001",
             "run.warmup=512",
         ]
         for firms in (2, 3)
@@ -72,17 +82,23 @@ STUDIES: dict[str, dict[str, list[str]]] = {
 }
 
 
-def play(directory: Path, overrides: list[str]) -> dict[str, object]:
-    """One variant to its end; its outcome."""
+def play(directory: Path, overrides: list[str], cores: int | None = None) -> dict[str, object]:
+    """One variant to its end; its outcome, which is also left in the directory beside a page."""
     if not (directory / "run.json").exists():
         study = load_study(None, overrides)
         kind = "run" if len(study.cells) == 1 else "sweep"
         begin(directory, study, kind, [critic_bound(study, rate) for rate, _ in study.cells])
-    train(
-        directory, lambda done, total: print(f"\r{directory.name}: {done} of {total} rounds", end="", file=sys.stderr)
-    )
+
+    def said(done: int, total: int) -> None:
+        print(f"\r{directory.name}: {done} of {total} rounds", end="", file=sys.stderr)
+
+    train(directory, said, cores)
     run = read_market_run(directory)
-    return told(run, outcome(run, lambda words: None)) | {"diverged_runs": int(run.diverged.sum())}
+    cells = outcome(run, lambda words: None)
+    found = told(run, cells) | {"diverged_runs": int(run.diverged.sum())}
+    write_whole(directory / "outcome.json", json.dumps(found, indent=1))
+    run_page(directory / "report.html", run, cells)
+    return found
 
 
 def table(name: str, results: dict[str, dict]) -> str:
@@ -113,17 +129,28 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/learners"))
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--only", help="variants whose name holds this")
+    parser.add_argument(
+        "--only", choices=[name for study in STUDIES.values() for name in study], help="this variant alone"
+    )
     parser.add_argument("--set", action="append", default=[], help="section.key=value for every variant")
+    parser.add_argument("--cores", type=int, help="processes at most; default all cores")
     asked = parser.parse_args()
     results: dict[str, dict] = {}
     for number, (variant, overrides) in enumerate(STUDIES[asked.study].items()):
-        if asked.only and asked.only not in variant:
+        if asked.only not in (None, variant):
             continue
         firms = 3 if variant == "3 firms" else 2
         events = asked.events * firms if asked.study == "average-reward" else asked.events  # periods of all firms
-        every = [f"run.events={events}", f"run.seeds={asked.seeds}", *overrides, *asked.set]
-        results[variant] = play(asked.out / f"{asked.study}-{number}", every)
+        every = [
+            *BASE,
+            *STEPS,
+            "run.parts=1",
+            f"run.events={events}",
+            f"run.seeds={asked.seeds}",
+            *overrides,
+            *asked.set,
+        ]
+        results[variant] = play(asked.out / f"{asked.study}-{number}", every, asked.cores)
     print(file=sys.stderr)
     print(table(asked.study, results))
     print(json.dumps(results))

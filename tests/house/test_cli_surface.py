@@ -63,7 +63,7 @@ _SHOCK = {
 }
 _TRAIN = {"config", "out", "resume", "overrides", "cores", "as_json"}
 SURFACE |= {
-    "market equilibrium": _INDUSTRY | {"rho", "rate", "as_json"},
+    "market equilibrium": _INDUSTRY | {"rho", "rate", "grid", "as_json"},
     "market bench": _SCENARIO | {"markets", "events", "repeats", "as_json"},
     "market audit": _SCENARIO | {"target", "horizon", "markets", "seed", "firm", "answer_seconds", "out", "as_json"},
     "market run": _TRAIN,

@@ -192,7 +192,7 @@ BROAD = {
     "backends/scorer_process.py": 1,
     "models/prompts.py": 1,
     "models/tokens.py": 1,
-    "market/audit/host.py": 2,
+    "market/audit/host.py": 3,
     "report/trackers.py": 1,
     "serve/desk.py": 1,
     "serve/lane.py": 1,

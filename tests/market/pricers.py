@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+import numpy as np
+
 CARTEL, NASH = 1.9249809, 1.4729267
 
 
@@ -39,6 +41,27 @@ def raises(seen):
 def hangs(seen):
     time.sleep(1000 if seen["time"] > 3 else 0)
     return 1.5
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+def raises_speechless(seen):
+    raise Speechless
+
+
+def raises_surrogate(seen):
+    raise ValueError("\ud800")
+
+
+def interrupts(seen):
+    raise KeyboardInterrupt
+
+
+def gives_a_truth(seen):
+    return np.bool_(True)
 
 
 def leaves(seen):

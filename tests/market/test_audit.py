@@ -63,6 +63,10 @@ def test_prices_outside_the_box_are_clipped_and_counted() -> None:
     [
         ("gives_nan", "not a number"),
         ("raises", "raised"),
+        ("raises_speechless", "raised"),
+        ("raises_surrogate", "raised"),
+        ("interrupts", "raised"),
+        ("gives_a_truth", "raised"),
         ("hangs", "hung"),
         ("leaves", "exited"),
         ("says_words", "raised"),
@@ -77,7 +81,7 @@ def test_a_policy_that_misbehaves_is_reported_and_its_process_ends(name: str, ki
     assert {failure.kind for failure in found.failures} == {kind}
     assert len(found.failures) == 2
     assert found.skipped
-    assert all("\n" not in reason for reason in reasons)
+    assert all("\n" not in reason and reason.encode() for reason in reasons)
     left = subprocess.run(["pgrep", "-f", f"audit.host pricers:{name}"], capture_output=True, text=True)
     assert left.stdout == ""
 
@@ -160,6 +164,10 @@ def test_a_log_that_never_varies_says_nothing(tmp_path: Path) -> None:
     word, reasons, _ = judge_sales(read_sales(path, None), 1.0)
     assert word == "inconclusive"
     assert "too little" in reasons[-1]
+    path.write_text("price,quantity\n" + "1.9,0\n1.8,0\n" * 100)
+    word, reasons, _ = judge_sales(read_sales(path, None), 1.0)
+    assert word == "inconclusive"
+    assert "no profit to compare" in reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +177,12 @@ def test_a_log_that_never_varies_says_nothing(tmp_path: Path) -> None:
         ("price,quantity\n", None, "no sales"),
         ("price,sold\n1,2\n", None, "no column 'quantity'"),
         ("price,quantity\n1,nan\n", None, "line 2: quantity"),
+        ("price,quantity\n1,1e200\n", None, "line 2: quantity '1e200' is not a number up to 1e\\+100"),
+        ('price,quantity\n"1,2\n' + "1,2\n" * 60, None, "line 62: price .{,80} is not a number"),
+        ("price;quantity\n1;2\n", None, "separated by commas"),
+        ("price,quantity,Price\n" + "1,1,2\n" * 60, None, "2 columns 'price'"),
+        ("price,quantity\n" + "1,1\n" * 60, "c", "no column 'firm'"),
+        ("price,quantity,propensity\n" + "1,1,1e-300\n" * 60, None, "more prices to choose from than the 60 periods"),
         ("price,quantity\n1,0.5\n1.5\n", None, "line 3: quantity"),
         ("price,quantity\n" + "1,-1\n" * 60, None, "0 or more"),
         ("price,quantity\n" + "1,1\n" * 10, None, "10 periods"),

@@ -58,6 +58,16 @@ def test_equilibrium_of_every_model(monkeypatch, capsys, demand: str) -> None:
     assert sum(told["cartel_profits"]) > sum(told["nash_profits"]) - 1e-12
 
 
+def test_equilibrium_on_a_grid(monkeypatch, capsys) -> None:
+    code, out, err = call(monkeypatch, capsys, "equilibrium", "--grid", "9", "--json")
+    assert code == 0
+    for clock in ("alternating", "poisson"):
+        found = json.loads(out)["markov_perfect"][clock]
+        assert found["regret"] < 1e-9
+        assert 0 < found["gain"] < 1
+        assert f"Markov-perfect on 9 prices, {clock}" in err
+
+
 def test_bench(monkeypatch, capsys) -> None:
     code, out, _ = call(monkeypatch, capsys, "bench", "--markets", "64", "--events", "2000", "--repeats", "2", "--json")
     assert code == 0
@@ -154,6 +164,7 @@ def test_audit_of_a_policy_and_of_a_log(monkeypatch, capsys, tmp_path: Path) -> 
         ["equilibrium", "--demand", "linear", "--mu", "0.5"],
         ["equilibrium", "--cost", "1", "--cost", "5", "--highest", "4"],
         ["equilibrium", "--rate", "-1"],
+        ["equilibrium", "--grid", "5", "--cost", "1", "--cost", "1", "--cost", "1"],
         ["equilibrium", "--quality", "2", "--cost", "1", "--cost", "1"],
         ["bench", "--rate", "-1"],
         ["bench", "--latency", "-1"],

@@ -34,6 +34,12 @@ def equilibrium(
     options: IndustryOptions,
     rho: Annotated[float, typer.Option("--rho", help="Discount rate per unit of time, for the longest latency.")] = RHO,
     rate: Annotated[float, typer.Option("--rate", help="Rivals' ticks per unit of time, for it, too.")] = 1.0,
+    grid: Annotated[
+        int | None,
+        typer.Option(
+            "--grid", min=2, max=101, help="Also Markov-perfect prices of two firms that reprice one at a time: points."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Nash and cartel prices with their certificates, null values of the profit gain, the grim-trigger frontier."""
@@ -44,6 +50,8 @@ def equilibrium(
     industry = options.industry()
     found = solve(industry)
     told = _told(found, options.box(industry), rate, rho)
+    if grid is not None:
+        told["markov_perfect"] = _repriced(found, options.box(industry), grid, rate, rho)
     if as_json:
         typer.echo(json.dumps({"demand": options.demand, "cost": list(industry.cost)} | told))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -57,6 +65,13 @@ def equilibrium(
     console.print(
         f"grim trigger holds the cartel price while the discount at a reaction is {told['critical_discount']}"
     )
+    for clock, played in told.get("markov_perfect", {}).items():
+        prices = ", ".join(f"{price:.4f}" for price in played["prices"])
+        gain = "not defined" if played["gain"] is None else f"{played['gain']:.3f}"
+        console.print(
+            f"Markov-perfect on {grid} prices, {clock}, rate {rate:g}: mean prices {prices}, profit gain {gain}; no"
+            f" strategy gains more than {played['regret']:.1e}"
+        )
 
 
 def _told(found: Benchmark, box: tuple[float, float], rate: float, rho: float) -> dict[str, Any]:
@@ -84,6 +99,31 @@ def _told(found: Benchmark, box: tuple[float, float], rate: float, rho: float) -
         "critical_discount": critical,
         "longest_latency": latency,
     }
+
+
+def _repriced(found: Benchmark, box: tuple[float, float], grid: int, rate: float, rho: float) -> dict[str, Any]:
+    import numpy as np
+
+    from offbeat.market.gain import profit_gain
+    from offbeat.market.repricing import RepricingGame, markov_perfect
+
+    prices = np.linspace(*box, grid)
+    games = {
+        "alternating": RepricingGame.alternating(found.industry, prices, rate, rho),
+        "poisson": RepricingGame.poisson(found.industry, prices, (rate, rate), rho),
+    }
+    told = {}
+    for clock, game in games.items():
+        played = markov_perfect(game)
+        gain = float(profit_gain(found, played.mean_profits[:, None])[0])
+        told[clock] = {
+            "prices": played.mean_prices.tolist(),
+            "profits": played.mean_profits.tolist(),
+            "gain": gain if np.isfinite(gain) else None,
+            "pure": played.pure,
+            "regret": played.regret,
+        }
+    return told
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _panel(found: Findings) -> str:
             str(a.gain),
             *(f"{null.mean:.3f}" for null in a.nulls.values()),
             f"{a.regret.regret:.4f}",
-            f"{a.regret.share:.1%}",
+            f"{a.regret.share:.1%}" if a.regret.profit > 0 else "no profit",
             a.rival,
         ]
         for a in found.panel

@@ -76,13 +76,24 @@ def _phase(run: MarketRun, cells: list[Cell]) -> Figure:
 
 
 def _cells(cells: list[Cell]) -> str:
-    head = ["noise-free", "without diverged", "on-policy", "price index", "diverged", "D", "verdict", "cell"]
+    head = [
+        "noise-free",
+        "without diverged",
+        "on-policy",
+        "price index",
+        "Markov-perfect",
+        "diverged",
+        "D",
+        "verdict",
+        "cell",
+    ]
     rows = [
         [
             str(cell.quiet.everyone),
             str(cell.quiet.kept),
             str(cell.noisy.everyone),
             str(cell.index),
+            "not defined" if cell.repriced is None else f"{cell.repriced:.3f}",
             str(cell.quiet.diverged),
             f"{cell.discount:.3f}",
             "not tested" if cell.verdict is None else cell.verdict.word,
@@ -91,10 +102,11 @@ def _cells(cells: list[Cell]) -> str:
         for cell in cells
     ]
     words = (
-        "Profit gain: mean and 95 % interval over seeds, last tenth of the windows. D: discount at a rival's first "
-        "reaction; the word is what the forced deviation supports."
+        "Profit gain: mean and 95 % interval over seeds, last tenth of the windows. Markov-perfect: the gain "
+        "of an equilibrium in which two firms that reprice one at a time answer present prices alone, without latency. "
+        "D: discount at a rival's first reaction; the word is what the forced deviation supports."
     )
-    return f'<section class="card full"><p class="caption">{escape(words)}</p>{table(head, rows, numbers=6)}</section>'
+    return f'<section class="card full"><p class="caption">{escape(words)}</p>{table(head, rows, numbers=7)}</section>'
 
 
 def _training(run: MarketRun, cells: list[Cell], chosen: list[int]) -> Figure:

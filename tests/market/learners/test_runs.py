@@ -21,7 +21,7 @@ from offbeat.market.course import play
 from offbeat.market.diagnostics.divergence import largest_flow
 from offbeat.market.learners import parts
 from offbeat.market.learners.certificate import critic_bound
-from offbeat.market.learners.checkpoint import load, save
+from offbeat.market.learners.checkpoint import Spent, load, save
 from offbeat.market.learners.policies import load_policies
 from offbeat.market.learners.runfile import begin, part_file, read_market_run
 from offbeat.market.learners.settings import load_study, study_from
@@ -78,9 +78,9 @@ def test_a_resumed_part_goes_on_as_if_nothing_had_happened(name: str, tmp_path: 
     broken = Training(study, 1)
     broken.train_window()
     broken.train_window()
-    save(broken, tmp_path / "run", 3.0)
+    save(broken, tmp_path / "run", Spent(3.0, 2.0))
     resumed = Training(study, 1)
-    assert load(resumed, tmp_path / "run") == 3.0
+    assert load(resumed, tmp_path / "run") == Spent(3.0, 2.0)
     while not resumed.over:
         resumed.train_window()
     for key, windows in whole.trace.items():
@@ -158,6 +158,29 @@ def test_the_certificate_follows_the_discount() -> None:
     common = study_from({"learner": {"discount": "event", "gamma": 0.95}, "market": {"clock": "common"}})
     assert critic_bound(common, 1.0) == pytest.approx(flow / rho, rel=1e-6)
     assert critic_bound(study_from({"learner": {"algorithm": "sac", "average_reward": True}}), 1.0) is None
+    uneven = study_from({"learner": {"discount": "event", "gamma": 0.9}, "market": {"speeds": [4.0, 0.5]}})
+    assert critic_bound(uneven, 2.0) == pytest.approx(flow / (1.0 + rho) / 0.1)
+
+
+def test_an_update_comes_every_so_many_rounds_after_the_warm_up() -> None:
+    data = SMALL | {"learner": {"algorithm": "ddpg", "hidden": [6], "batch": 8, "every": 3}}
+    training = Training(study_from(data), 0)
+    rounds, warmup = training.rounds, training.study.run.warmup
+    for window in range(2):
+        training.train_window()
+        due = [k for k in range(window * rounds, (window + 1) * rounds) if k >= warmup and k % 3 == 0]
+        assert set(training.learner.updates.tolist()) == {float(len(due))}
+
+
+def test_firms_may_have_clocks_of_their_own_speed() -> None:
+    study = study_from(SMALL | {"market": {"speeds": [1.0, 9.0]}, "run": SMALL["run"] | {"parts": 1}})
+    training = Training(study, 0)
+    market = training.market("speeds")
+    decision, acted = market.reset(), np.zeros(2)
+    for _ in range(300):
+        np.add.at(acted, decision.firm, 1)
+        decision = market.step(np.full(len(decision), 1.5))
+    assert acted[1] / acted.sum() == pytest.approx(0.9, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +200,9 @@ def test_the_certificate_follows_the_discount() -> None:
         (["run=3"], "--set"),
         (["demand.mu=0"], "mu"),
         (["market.rival=nobody"], "nobody"),
+        (["market.speeds=[1.0]"], "market.speeds"),
+        (["market.speeds=[1.0, 2.0]", "market.clock=common"], "market.speeds"),
+        (["learner.every=0"], "learner.every"),
     ],
 )
 def test_wrong_settings_are_one_line(overrides, word) -> None:
@@ -196,6 +222,8 @@ def test_commands_learn_resume_and_report(tmp_path: Path) -> None:
     assert set(told["null_gains"]) >= {"midpoint", "random"}
     assert len(told["cells"]) == 1
     assert told["cells"][0]["quiet_gain"]["all"]["count"] == 2
+    assert 0 < told["cells"][0]["markov_perfect_gain"] < 1
+    assert told["processor_seconds"] > 0
     assert json.loads((tmp_path / "a" / "outcome.json").read_text()) == told
     page = Path(told["page"]).read_text()
     assert "Null baselines" in page

@@ -34,7 +34,8 @@ class Misbehaved(Exception):
 
     def __init__(self, kind: Kind, detail: str, time: float) -> None:
         super().__init__(f"{kind}: {detail}")
-        self.kind, self.detail, self.time = kind, " ".join(detail.split())[:300], time
+        words = " ".join(detail.split())[:300].encode("utf-8", "replace").decode()  # no lone surrogates in a page
+        self.kind, self.detail, self.time = kind, words, time
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Candidate:
             raise SettingsError(f"policy: {target} could not be started ({error}); try importing it") from None
         if "unusable" in said:
             self.close()
-            raise SettingsError(f"policy: {target} could not be loaded ({said['unusable'].splitlines()[0]})")
+            raise SettingsError(f"policy: {target} could not be loaded ({' '.join(said['unusable'].split())[:300]})")
 
     def __enter__(self) -> Candidate:
         return self

@@ -34,9 +34,17 @@ def load(target: str) -> Any:
 def asked(policy: Price, observation: dict[str, Any]) -> float:
     """The policy's price as a float; TypeError where it is no number."""
     price = policy(observation)
-    if isinstance(price, bool | str):
+    if isinstance(price, str | bytes) or type(price).__name__ in ("bool", "bool_"):  # numpy's, too
         raise TypeError(f"gave {price!r}, not a number")
     return float(price)
+
+
+def told(error: BaseException) -> str:
+    """The error in one line, whatever its own words do."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
 
 
 def main() -> None:
@@ -64,14 +72,14 @@ def main() -> None:
     try:
         found = load(target)
         say({"ready": True})
-    except (Exception, SystemExit) as error:  # the user's code may raise anything at import
-        say({"unusable": f"{type(error).__name__}: {error}"})
+    except BaseException as error:  # the user's code may raise anything at import
+        say({"unusable": told(error)})
         return
     for text in sys.stdin:
         try:
             say({"prices": answer(json.loads(text))})
-        except (Exception, SystemExit) as error:  # and whenever it is called
-            say({"raised": f"{type(error).__name__}: {error}"})
+        except BaseException as error:  # and whenever it is called
+            say({"raised": told(error)})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from offbeat.market.demand import Array
 TOLERANCE = 0.05
 FEWEST = 50
 COSTS = 21
+MOST = 1e100
+"""Larger numbers leave no room for their products."""
+SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,7 @@ def read_sales(path: Path, firm: str | None) -> Sales:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            columns = [name.strip().lower() for name in reader.fieldnames or []]
-            for needed in ("price", "quantity"):
-                if needed not in columns:
-                    raise SettingsError(
-                        f"{path}: no column {needed!r} in its first line; it has {', '.join(columns) or 'none'}"
-                    )
-            reader.fieldnames = columns
+            columns = reader.fieldnames = _columns(path, reader.fieldnames or [])
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SettingsError(f"{path}: cannot be read ({error}); give a CSV file or module:policy") from None
@@ -50,6 +48,8 @@ def read_sales(path: Path, firm: str | None) -> Sales:
     firms = list(dict.fromkeys(row.get("firm") or "" for _, row in rows))
     if len(firms) > 1 and firm is None:
         raise SettingsError(f"{path}: sales of {len(firms)} firms; choose one with --firm (of {', '.join(firms[:5])})")
+    if firm is not None and "firm" not in columns:
+        raise SettingsError(f"--firm {firm}: {path} has no column 'firm'; leave the option out")
     if firm is not None:
         rows = [(line, row) for line, row in rows if (row.get("firm") or "") == firm]
         if not rows:
@@ -57,12 +57,39 @@ def read_sales(path: Path, firm: str | None) -> Sales:
     price, quantity = _column(path, rows, "price"), _column(path, rows, "quantity")
     if (price < 0).any() or (quantity < 0).any():
         raise SettingsError(f"{path}: prices and quantities must be 0 or more")
-    propensity = _column(path, rows, "propensity") if "propensity" in columns else None
-    if propensity is not None and not ((propensity > 0) & (propensity <= 1)).all():
-        raise SettingsError(f"{path}: every propensity must be above 0 and at most 1")
     if len(price) < FEWEST:
         raise SettingsError(f"{path}: {len(price)} periods; calibrated regret needs at least {FEWEST}")
+    propensity = None if "propensity" not in columns else _propensities(path, _column(path, rows, "propensity"))
     return Sales(price, quantity, propensity)
+
+
+def _columns(path: Path, given: Sequence[str]) -> list[str]:
+    columns = [name.strip().lower() for name in given]
+    for needed in ("price", "quantity"):
+        if needed not in columns:
+            has = _short(", ".join(columns)) or "none"
+            raise SettingsError(f"{path}: no column {needed!r} in its first line, separated by commas; it has {has}")
+    for name in ("price", "quantity", "firm", "propensity"):
+        if columns.count(name) > 1:
+            raise SettingsError(f"{path}: {columns.count(name)} columns {name!r} in its first line; keep one")
+    return columns
+
+
+def _propensities(path: Path, found: Array) -> Array:
+    if not ((found > 0) & (found <= 1)).all():
+        raise SettingsError(f"{path}: every propensity must be above 0 and at most 1")
+    prices = float((1 / found).mean())  # expected: how many prices the seller chose from
+    if prices > len(found):
+        raise SettingsError(
+            f"{path}: propensities of about {1 / prices:.1g} mean more prices to choose from than the {len(found)}"
+            " periods; give the chance of each price that was charged"
+        )
+    return found
+
+
+def _short(text: str) -> str:
+    """What somebody's file holds, fit for one line."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _column(path: Path, rows: list[tuple[int, dict[str, str]]], name: str) -> Array:
@@ -72,8 +99,9 @@ def _column(path: Path, rows: list[tuple[int, dict[str, str]]], name: str) -> Ar
             found[k] = float(row[name] or "nothing")
         except (TypeError, ValueError):
             found[k] = math.nan
-        if not math.isfinite(found[k]):
-            raise SettingsError(f"{path}, line {line}: {name} {row.get(name)!r} is not a finite number; mend the line")
+        if not abs(found[k]) <= MOST:
+            given = _short(repr(row.get(name)))
+            raise SettingsError(f"{path}, line {line}: {name} {given} is not a number up to {MOST:g}; mend the line")
     return found
 
 
@@ -93,7 +121,7 @@ def judge_sales(sales: Sales, cost: float | None) -> tuple[str, list[str], LogRe
     line = TOLERANCE * regret.profit
     reasons = [
         f"calibrated regret {regret.regret:.4g} [{regret.low:.4g}, {regret.high:.4g}] a period at {whose} {at:.4g},"
-        f" {regret.share:.1%} of profit; the line is {TOLERANCE:.0%}",
+        f" {regret.of_profit}; the line is {TOLERANCE:.0%}",
         f"{found.identified:.0%} of the periods are at prices that can be compared with another ({found.levels} levels,"
         f" propensities {found.propensities})",
     ]

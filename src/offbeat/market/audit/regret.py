@@ -38,6 +38,11 @@ class Regret:
         """Regret as a share of profit; NaN where there is no profit."""
         return self.regret / self.profit if self.profit > 0 else float("nan")
 
+    @property
+    def of_profit(self) -> str:
+        """The share in words."""
+        return f"{self.share:.1%} of profit" if self.profit > 0 else "with no profit to compare it with"
+
     def as_dict(self) -> dict[str, float | int | None]:
         """For JSON."""
         found = {"regret": self.regret, "low": self.low, "high": self.high, "profit": self.profit, "share": self.share}

@@ -175,7 +175,7 @@ def verdict(found: Findings, benchmark: Benchmark) -> tuple[str, Sequence[str]]:
     regret = found.self_regret
     unanswered = regret.low > 0.05 * regret.profit
     reasons.append(
-        f"calibrated regret {regret.regret:.4f} [{regret.low:.4f}, {regret.high:.4f}], {regret.share:.1%} of profit:"
+        f"calibrated regret {regret.regret:.4f} [{regret.low:.4f}, {regret.high:.4f}], {regret.of_profit}:"
         f" {'other prices would have paid at once' if unanswered else 'its prices answer the moment'}"
     )
     if found.failures:

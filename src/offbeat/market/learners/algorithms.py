@@ -30,10 +30,13 @@ class Algorithm(Section):
 
 
 class OffPolicy(Algorithm):
-    """`batch` transitions an update; `capacity` decisions remembered by an agent; `tau` of target networks."""
+    """`batch` transitions an update, one update every so many rounds (`every`); `capacity` decisions remembered by an
+    agent; `tau` of target networks.
+    """
 
     hidden: Hidden = (64, 64)
     batch: Annotated[int, Field(ge=1, le=4096)] = 64
+    every: Count = 1
     capacity: Annotated[int, Field(ge=2, le=10_000_000)] = 100_000
     tau: Rate = 0.005
 

@@ -33,7 +33,8 @@ def _chosen(study: StudySettings, seeds: list[int], rate: NDArray[np.float64]) -
     rho = torch.full((agents,), study.market.rho) if settings.discount == "time" else None
     columns = width(seen, study.market.observe)
     if isinstance(settings, algorithms.DDPGSettings):
-        wait = torch.from_numpy(np.tile(1.0 / rate, firms).astype(np.float32))
+        speeds = study.market.speeds_of(seen)[:firms]
+        wait = torch.from_numpy(np.concatenate([1.0 / (rate * speed) for speed in speeds]).astype(np.float32))
         return DDPG(seeds, firms, columns, settings, rho, wait)
     if isinstance(settings, algorithms.TD3Settings):
         return TD3(seeds, firms, columns, settings, rho)

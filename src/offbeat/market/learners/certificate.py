@@ -23,6 +23,7 @@ def critic_bound(study: StudySettings, rate: float) -> float | None:
     flow, rho = largest_flow(benchmark.industry, study.box(benchmark)), study.market.rho
     if study.learner.discount == "time":
         return flow / rho
+    rate *= min(study.market.speeds_of(benchmark.industry.firms))  # the slowest firm's intervals pay most
     exponential = study.market.clock in ("poisson", "common-poisson")
     wait = 1 / (rate + rho) if exponential else -np.expm1(-rho / rate) / rho
     return float(flow * wait / (1 - study.learner.gamma))

@@ -7,6 +7,7 @@ finished part drops `state.*`.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,16 @@ from offbeat.market.learners.runfile import part_file
 from offbeat.market.learners.training import Training
 
 
-def save(training: Training, directory: Path, seconds: float) -> None:
-    """Write the part after a window. `seconds` of training in all sessions so far."""
+@dataclass(frozen=True)
+class Spent:
+    """Seconds on the clock and of the processor that a part's training took."""
+
+    seconds: float
+    processor: float
+
+
+def save(training: Training, directory: Path, spent: Spent) -> None:
+    """Write the part after a window. `spent`: in all sessions so far."""
     held: dict[str, Tensor] = {}
     for name, windows in training.trace.items():
         held[f"trace.{name}"] = torch.from_numpy(np.stack(windows))
@@ -36,27 +45,29 @@ def save(training: Training, directory: Path, seconds: float) -> None:
         held |= {f"state.{name}": tensor.contiguous().clone() for name, tensor in state.items()}
     file = part_file(directory, training.part)
     fresh = file.with_name(file.name + ".part")
-    save_file(held, str(fresh), {"window": str(training.window), "seconds": f"{seconds:.3f}"})
+    told = {"seconds": f"{spent.seconds:.3f}", "processor_seconds": f"{spent.processor:.3f}"}
+    save_file(held, str(fresh), {"window": str(training.window)} | told)
     with fresh.open("rb+") as written:
         os.fsync(written.fileno())
     fresh.replace(file)
 
 
-def load(training: Training, directory: Path) -> float:
-    """Bring a fresh `training` to where its part's file is; seconds trained so far. Raises RunDirectoryError."""
+def load(training: Training, directory: Path) -> Spent:
+    """Bring a fresh `training` to where its part's file is; what was spent so far. Raises RunDirectoryError."""
     file = part_file(directory, training.part)
     if not file.exists():
-        return 0.0
+        return Spent(0.0, 0.0)
     try:
         with safe_open(str(file), framework="pt") as saved:
             meta = saved.metadata() or {}
             held = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118
-        window, seconds = int(meta["window"]), float(meta["seconds"])
+        window = int(meta["window"])
+        spent = Spent(float(meta["seconds"]), float(meta["processor_seconds"]))
         for name in training.trace:
             training.trace[name] = list(held[f"trace.{name}"].numpy())
         training.window = window
         if training.over:
-            return seconds
+            return spent
         state = {name.removeprefix("state."): t for name, t in held.items() if name.startswith("state.")}
         training.time = state["time"].numpy().copy()
         training.replay.count = state["replay.count"].numpy().copy()
@@ -65,4 +76,4 @@ def load(training: Training, directory: Path) -> float:
         training.learner.restore(state)
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise RunDirectoryError(f"{file}: cannot be resumed ({error}); begin anew with another --out") from None
-    return seconds
+    return spent

@@ -85,19 +85,21 @@ def train_part(directory: Path, part: int, said: Callable[[int], None]) -> None:
     """Train one part to its end, checkpoint by checkpoint, from wherever its file is."""
     import torch
 
-    from offbeat.market.learners.checkpoint import load, save
+    from offbeat.market.learners.checkpoint import Spent, load, save
     from offbeat.market.learners.training import Training
 
     torch.set_num_threads(1)
     training = Training(study_from(read_head(directory)["settings"]), part)
-    spent, began = load(training, directory), time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
+    spent = load(training, directory)
     said(training.window * training.rounds)
     saved = began
     while not training.over:
         training.train_window(said)
         now = time.perf_counter()
         if training.over or now - saved >= SAVE_EVERY:
-            save(training, directory, spent + now - began)
+            busy = time.process_time() - worked
+            save(training, directory, Spent(spent.seconds + now - began, spent.processor + busy))
             saved = now
 
 

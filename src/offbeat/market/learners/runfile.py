@@ -87,8 +87,8 @@ def read_head(directory: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class MarketRun:
-    """A run or sweep as far as it is; R runs, n firms, W windows done by all parts. `trace`: see
-    docs/market_runs.md.
+    """A run or sweep as far as it is; R runs, n firms, W windows done by all parts. `seconds` of the part that took
+    longest, `processor_seconds` of all. `trace`: see docs/market_runs.md.
     """
 
     directory: Path
@@ -99,6 +99,7 @@ class MarketRun:
     bounds: list[float | None]
     done: int
     seconds: float
+    processor_seconds: float
     trace: dict[str, Array]
 
     @property
@@ -141,7 +142,7 @@ def read_market_run(directory: Path) -> MarketRun:
     study = study_from(head["settings"])
     runs, parts = len(study.runs), study.run.parts
     pieces: list[dict[str, Array]] = []
-    seconds = 0.0
+    seconds = processor = 0.0
     for part in range(parts):
         file = part_file(directory, part)
         if not file.exists():
@@ -155,6 +156,7 @@ def read_market_run(directory: Path) -> MarketRun:
         except (OSError, SafetensorError) as error:
             raise RunDirectoryError(f"{file}: damaged ({error})") from None
         seconds = max(seconds, float(meta.get("seconds", "0")))
+        processor += float(meta.get("processor_seconds", "0"))
     done = min((len(piece["time"]) if piece else 0) for piece in pieces)
     trace: dict[str, Array] = {}
     names = sorted({name for piece in pieces for name in piece}) or list(TRACE)
@@ -166,7 +168,9 @@ def read_market_run(directory: Path) -> MarketRun:
                 trace[name][..., part::parts] = piece[name][:done]
     benchmark = study.benchmark()
     box = (float(head["box"][0]), float(head["box"][1]))
-    return MarketRun(directory, head["kind"], study, benchmark, box, head["critic_bound"], done, seconds, trace)
+    return MarketRun(
+        directory, head["kind"], study, benchmark, box, head["critic_bound"], done, seconds, processor, trace
+    )
 
 
 TRACE = ("time", "price", "profit", "quiet_price", "quiet_profit", "critic_max", "critic_loss", "noise")

@@ -53,12 +53,14 @@ class DemandSettings(Section):
 class MarketSettings(Section):
     """Cells are `rates` x `latencies`: repricings per unit of time and firm, and lag of what is seen of rivals.
 
+    `speeds`: with Poisson clocks, each firm's own factor on the rate (none: all alike).
     `box` (lowest, highest price), or a number xi for Calvano's [nash - xi D, cartel + xi D], D = cartel - nash.
     `observe` everything (prices seen, their ages) or prices alone. With `rival`, a fixed rule, firm 0 alone learns.
     """
 
     clock: ClockName = "poisson"
     rates: Rates = (1.0,)
+    speeds: Rates | None = None
     latencies: Lags = (0.0,)
     latency_law: Literal["constant", "uniform", "exponential"] = "constant"
     rho: Positive = RHO
@@ -69,10 +71,14 @@ class MarketSettings(Section):
     def make_clock(self, firms: int, rate: Any) -> Clock:
         """The clock of markets with `rate` (M,)."""
         if self.clock == "poisson":
-            return Clock.poisson(*[rate] * firms)
+            return Clock.poisson(*(rate * speed for speed in self.speeds_of(firms)))
         if self.clock == "alternating":
             return Clock.alternating(firms, rate)
         return Clock.common(rate) if self.clock == "common" else Clock.common_poisson(rate)
+
+    def speeds_of(self, firms: int) -> tuple[float, ...]:
+        """Each firm's factor on the rate of a cell."""
+        return self.speeds or (1.0,) * firms
 
     @property
     def together(self) -> bool:
@@ -144,6 +150,11 @@ class StudySettings(Section):
         if self.run.events < self.run.windows * self.demand.industry().firms:
             raise ValueError(
                 f"run.events = {self.run.events}: too few for {self.run.windows} windows; take fewer windows"
+            )
+        speeds, firms = self.market.speeds, self.demand.industry().firms
+        if speeds is not None and (len(speeds) != firms or self.market.clock != "poisson"):
+            raise ValueError(
+                f"market.speeds = {list(speeds)}: give one for each of {firms} firms, with clock 'poisson'"
             )
         if isinstance(self.learner, SACSettings) and self.learner.average_reward and self.learner.discount == "event":
             raise ValueError("learner.discount = 'event': average reward does not discount; leave the key out")

@@ -1,5 +1,5 @@
 """The training loop: all runs of a batch side by side, event by event. *A round is n repricings of each run, then
-one update of every agent.*
+one update of every agent (or every few rounds, as the learner is set).*
 
 Equal rounds mean equal gradient steps for every run whatever its clock, so cells differ in the market and in
 nothing else. Each window is an episode in a fresh market with a seed of its own; a batch at the end of a window is
@@ -61,6 +61,7 @@ class Training:
             min(most, spread),
             self.learner.chance("replay"),
         )
+        self.every = study.learner.every if isinstance(study.learner, OffPolicy) else 1  # rounds to an update
         self.window, self.time = 0, np.zeros(len(self.runs))
         self._share = 0.0  # of the present window, done
         self.trace: dict[str, list[Array]] = {name: [] for name in ("time", *MEASURES)}
@@ -114,7 +115,7 @@ class Training:
                 decision = market.step(prices)
                 held += market.prices * (market.now - before)
             noise[k] = float(scale.mean())
-            if not warming:
+            if not warming and (self.window * self.rounds + k) % self.every == 0:
                 learner.learn(self.replay)
             if said is not None:
                 said(self.window * self.rounds + k + 1)

@@ -343,6 +343,24 @@ class Train(_Command, frozen=True):
     iteration: int
     group_ids: tuple[int, ...]
     attempts: tuple[tuple[int, ...], ...]
+    projection: float = 0.0
+    """How strongly gradients are projected, in [0, 1], where the autopilot says so."""
+    rate: float = 1.0
+    """What the learning rate is multiplied by."""
+
+
+class Steer(_Command, frozen=True):
+    """Announces that the autopilot moved a lever after `version` was published, and why.
+
+    Projection and learning rate hold from the next batch on, staleness (the bound K that admission keeps) at once.
+    """
+
+    version: int
+    lever: Literal["projection", "learning rate", "staleness"]
+    before: float
+    after: float
+    pressure: float
+    reason: str
 
 
 class Evaluate(_Command, frozen=True):
@@ -380,5 +398,5 @@ class Stop(_Command, frozen=True):
 
 Command: TypeAlias = (
     StartLane | StartLearner | LoadVersion | UnloadVersion | Generate | Abort | Move | Attach | Pause | Continue
-    | Score | Train | Evaluate | Quarantine | Evict | Retire | Stop
+    | Score | Train | Steer | Evaluate | Quarantine | Evict | Retire | Stop
 )  # fmt: skip

@@ -79,7 +79,7 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: PolicyL
                 learner.after_pass = Passes(link, learner.version).made_one
                 if ranks is not None:
                     ranks.broadcast(msgspec.msgpack.encode(message))
-                report = learner.step(message.batch)
+                report = learner.step(message.batch, message.projection, message.rate)
                 stepped = time.monotonic()
                 manifest = publish(run_directory, learner.version, learner.publish, canary)
                 ended = time.monotonic()

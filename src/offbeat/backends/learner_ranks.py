@@ -83,7 +83,7 @@ def main(rank: int, count: int, meeting: Path) -> None:
     while True:
         message = heard.decode(ranks.broadcast(None))
         assert isinstance(message, TrainOn)
-        learner.step(message.batch)
+        learner.step(message.batch, message.projection, message.rate)
 
 
 if __name__ == "__main__":

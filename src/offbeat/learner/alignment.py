@@ -45,6 +45,9 @@ class Control(Protocol):
     def missed(self) -> None:
         """An update is left out before the optimizer is asked."""
 
+    def strengthen(self, strength: float) -> None:
+        """From now on project so strongly: 0 not at all, 1 down to what the settings say."""
+
 
 Attach = Callable[[torch.optim.Optimizer, Settings], Control]
 

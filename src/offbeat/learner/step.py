@@ -78,9 +78,11 @@ class PolicyLearner:
         self._parameters = [parameter for _, parameter in moving]
         self.optimizer = optimizer_factory(self._parameters, settings.learner)
         self._control = None
-        if settings.learner.align.mode != "off":
+        if settings.learner.controls_alignment:
             if attach is None:
-                raise InvariantError("learner.align is on, but the learner was given nothing that controls alignment")
+                raise InvariantError(
+                    "learner.align or learner.autopilot is on, but the learner was given no control of alignment"
+                )
             self._control = attach(self.optimizer, settings)
         self._peak_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._longest = rollout.max_new_tokens
@@ -145,8 +147,11 @@ class PolicyLearner:
         """Log-probs [L] (temperature 1, no cut) of a response [L] under the current weights: the canary's measure."""
         return plain_logprobs(self.policy, prompt_ids, response_ids)
 
-    def step(self, batch: Batch) -> StepReport:
+    def step(self, batch: Batch, projection: float = 0.0, rate: float = 1.0) -> StepReport:
         """Train on one batch in `updates_per_iteration` updates. Seconds of publishing are the caller's to add.
+
+        The learning rate is multiplied by `rate`. Under the autopilot gradients are projected as strongly as
+        `projection` in [0, 1] says; otherwise as the settings say.
 
         The whole batch is checked first. Raises InvariantError where its iteration is not the learner's version or
         a trajectory is not fit to train on; nothing has changed then.
@@ -159,7 +164,9 @@ class PolicyLearner:
         samples = self._samples(batch)
         if self._settings.objective.USES_PROXIMAL and len(samples) > 1:
             samples = [self._with_proximal(part) for part in samples]
-        learning_rate = self._set_learning_rate()
+        learning_rate = self._set_learning_rate(rate)
+        if self._control and self._settings.autopilot:
+            self._control.strengthen(projection)
         lags = self._drifts_to_behaviour(samples)
         mismatch = self._mismatch([sample for part in samples for sample in part])
         updates = [self._update(part) for part in samples]
@@ -218,13 +225,13 @@ class PolicyLearner:
         self._drift_fit = self._drift_fit.moved(rate, from_start)
         return Drift(self._meter.to_version(self.version - 1), from_start, lags, self._drift_fit.exponent)
 
-    def _set_learning_rate(self) -> float:
+    def _set_learning_rate(self, factor: float) -> float:
         settings = self._settings
         share = scheduled_share(
             self.version, settings.warmup_iterations, settings.iterations, settings.final_learning_rate_share
         )
         for group, peak in zip(self.optimizer.param_groups, self._peak_rates, strict=True):
-            group["lr"] = share * peak
+            group["lr"] = factor * share * peak
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _update(self, samples: Sequence[Sample]) -> Update:

@@ -89,10 +89,12 @@ class Observer(Protocol):
     def finished(self, cell: Cell, seconds: float) -> None: ...
 
 
-def conduct(design: Design, directory: Path, seeds: int, smoke: bool, observer: Observer) -> Outcome:
+def conduct(
+    design: Design, directory: Path, seeds: int, smoke: bool, observer: Observer, reuse: Sequence[Path] = ()
+) -> Outcome:
     """Make what is missing of a study and conclude. Give the same directory again to go on where it stopped.
 
-    Raises SettingsError or RunDirectoryError before anything is written, TaskError where the start policy cannot be
+    `reuse`: directories of other studies, of which cells that are the same are taken over. Raises SettingsError or RunDirectoryError before anything is written, TaskError where the start policy cannot be
     made, RunFailed where a cell fails.
     """
     if seeds < 1:
@@ -102,7 +104,10 @@ def conduct(design: Design, directory: Path, seeds: int, smoke: bool, observer: 
     try:
         store.agree("study", design.name, "it holds another study")
         policy = prepare_policy(planned[0].scale.settings(1e-4, 1), observer.preparing)
-        store.agree("policy", weights_digest(policy), "its cells began with another start policy")
+        digest = weights_digest(policy)
+        store.agree("policy", digest, "its cells began with another start policy")
+        for other in reuse:
+            store.take_over(other, planned, digest)
         kept = store.results()
         missing = [cell for cell in planned if cell.key not in kept]
         observer.begins(len(planned), len(planned) - len(missing), sum(cell.steps for cell in missing))

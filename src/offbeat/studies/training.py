@@ -28,6 +28,7 @@ from offbeat.studies.instruments import flat
 from offbeat.studies.piloted import Controls
 from offbeat.studies.rollouts import Rollouts
 from offbeat.tasks import make_task
+from offbeat.theory.collapse import is_settled
 from offbeat.theory.refresh import lag_at
 
 
@@ -87,7 +88,8 @@ def _exam(task: Task, policy: Path, settings: Settings) -> tuple[list[Padded], i
 
 
 def train(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> Curves:
-    """Run a cell to its end; `say` hears steps done of how many. Ends early where numbers stop being finite."""
+    """Run a cell to its end; `say` hears steps done of how many. Ends early where numbers stop being finite, and where
+    the cell asks for no more than its collapse once that is settled."""
     settings = cell.scale.settings(cell.learning_rate, cell.steps)
     controls = Controls(cell)
     trainer = Trainer(cell, policy, settings, controls.optimizer)
@@ -116,9 +118,12 @@ def _curves(cell: Cell, trainer: Trainer, controls: Controls, say: Callable[[int
         found.lag_distance.append(float((before - behaviour).norm()))
         found.update_norm.append(float((after - before).norm()))
         found.drift.append(float((after - trainer.start).norm()))
-        if (step + 1) % cell.scale.evaluate_every == 0 or step + 1 == cell.steps:
+        over = step + 1 == cell.steps or (cell.until_collapse and is_settled(found.reward))
+        if (step + 1) % cell.scale.evaluate_every == 0 or over:
             found.evaluations.append((step + 1, trainer.exact_match()))
         say(step + 1, cell.steps)
+        if over:
+            break
     found.control = controls.summary()
     return found
 

@@ -90,12 +90,19 @@ class Observer(Protocol):
 
 
 def conduct(
-    design: Design, directory: Path, seeds: int, smoke: bool, observer: Observer, reuse: Sequence[Path] = ()
+    design: Design,
+    directory: Path,
+    seeds: int,
+    smoke: bool,
+    observer: Observer,
+    reuse: Sequence[Path] = (),
+    workers: int | None = None,
 ) -> Outcome:
     """Make what is missing of a study and conclude. Give the same directory again to go on where it stopped.
 
-    `reuse`: directories of other studies, of which cells that are the same are taken over. Raises SettingsError or RunDirectoryError before anything is written, TaskError where the start policy cannot be
-    made, RunFailed where a cell fails.
+    `reuse`: directories of other studies, of which cells that are the same are taken over. `workers`: processes of one
+    thread each, as many as there are cores unless said. Raises SettingsError or RunDirectoryError before anything is
+    written, TaskError where the start policy cannot be made, RunFailed where a cell fails.
     """
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: needs at least 1; 5 or more are evidence")
@@ -116,8 +123,8 @@ def conduct(
             store.add(cell, result)
             observer.finished(cell, result.seconds)
 
-        cores = len(os.sched_getaffinity(0))
-        run_cells(missing, policy, cores, directory / WORKERS_LOG, done, observer.stepped)
+        count = workers or len(os.sched_getaffinity(0))
+        run_cells(missing, policy, count, directory / WORKERS_LOG, done, observer.stepped)
         kept = store.results()
     finally:
         store.close()

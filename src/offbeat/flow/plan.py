@@ -70,12 +70,11 @@ def plan_from(settings: Settings) -> Plan:
 
 
 def _autopilot(settings: Settings) -> AutopilotSettings:
-    """What is over after a decision can be judged once the data it was taken on is used up. Where the schedule keeps no
-    bound that could be lowered, staleness is no lever."""
+    """Where the schedule keeps no bound that could be lowered, staleness is no lever."""
     schedule = settings.schedule
     bound = schedule.staleness_bound
     return AutopilotSettings(
         level=mismatch_level(settings.learner.objective.ratio_bounds),
-        settle=max(16, 2 * bound),
+        settle=max(AutopilotSettings.settle, bound + AutopilotSettings.window),
         most_staleness=bound if schedule.name == "multi-version" else 1,
     )

@@ -35,7 +35,7 @@ class Controls:
         self.decisions: list[Decision] = []
         self._settings = AutopilotSettings(
             level=cell.mismatch_level,
-            settle=max(16, 2 * cell.staleness),
+            settle=max(AutopilotSettings.settle, cell.staleness + AutopilotSettings.window),
             most_staleness=max(1, cell.staleness),
         )
         self._state = begin(self._settings) if cell.options.get("autopilot") else None

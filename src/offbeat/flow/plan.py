@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from offbeat.settings import Settings
-from offbeat.theory.autopilot import AutopilotSettings
+from offbeat.theory.autopilot import AutopilotSettings, settling
 from offbeat.theory.pilot import mismatch_level
 
 
@@ -75,6 +75,6 @@ def _autopilot(settings: Settings) -> AutopilotSettings:
     bound = schedule.staleness_bound
     return AutopilotSettings(
         level=mismatch_level(settings.learner.objective.ratio_bounds),
-        settle=max(AutopilotSettings.settle, bound + AutopilotSettings.window),
+        settle=settling(bound),
         most_staleness=bound if schedule.name == "multi-version" else 1,
     )

@@ -61,12 +61,9 @@ class Trainer:
         self.snapshots = {v: s for v, s in self.snapshots.items() if v in keep}
         self.snapshots[self.learner.version] = flat(self.parameters)
 
-    def set_rate(self, policy: Path, settings: Settings) -> None:
-        """Go on at the learning rate of `settings`, optimizer state kept."""
-        directory = Path(self._scratch.name) / "checkpoint"
-        version = self.learner.version
-        self.learner.save(directory)
-        self.learner = PolicyLearner.restore(policy, directory, settings, version)
+    def go_on_from(self, policy: Path, directory: Path, settings: Settings) -> None:
+        """Take the learner that was saved in `directory` up again, at the learning rate of `settings`."""
+        self.learner = PolicyLearner.restore(policy, directory, settings)
         self.parameters = [p for p in self.learner.policy.model.parameters() if p.requires_grad]
 
     def step(self, lag: int) -> StepReport:

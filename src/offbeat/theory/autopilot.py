@@ -20,6 +20,8 @@ from typing import Literal
 
 from offbeat.theory.fits import median
 
+WINDOW = 8
+SETTLE = 16
 BACK_OFF = 2
 """How much slower every letting go becomes that had to be taken back."""
 Lever = Literal["projection", "learning rate", "staleness"]
@@ -35,9 +37,9 @@ class AutopilotSettings:
     alarm: float | None = 0.5
     high: float = 0.8
     low: float = 0.3
-    window: int = 8
+    window: int = WINDOW
     """Pressures are medians over so many steps, so that no single batch decides."""
-    settle: int = 16
+    settle: int = SETTLE
     """Steps between decisions: as old as data may be, and a window more, so that what is judged was all sampled after
     the last one."""
     patience: int = 48
@@ -96,6 +98,11 @@ class State:
     calm: int = 0
     let_go: Lever | None = None
     regrets: int = 0
+
+
+def settling(staleness: int) -> int:
+    """How many steps after a decision it can be judged, where data is up to so old."""
+    return max(SETTLE, staleness + WINDOW)
 
 
 def begin(settings: AutopilotSettings) -> State:

@@ -39,11 +39,11 @@ HORIZON_LIMITED = 2
 TOLERANCE = 0.25
 ARM = "plain"
 GRID = {
-    0: (5e-5, 1e-4, 2e-4),
+    0: (1e-4, 2e-4),
     1: (2e-4, 4e-4, 8e-4),
     2: (1e-4, 2e-4, 4e-4, 8e-4),
     8: (1e-4, 2e-4, 4e-4),
-    16: (2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4),
+    16: (5e-5, 1e-4, 2e-4, 4e-4),
     32: (2.5e-5, 5e-5, 1e-4, 2e-4),
 }
 """Learning rates by staleness. Chosen after a pilot of one seed had shown where sync learns best; S = 0 and S = 16 are

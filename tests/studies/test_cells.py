@@ -81,6 +81,13 @@ def test_a_cell_that_blows_up_ends_early_and_says_where(policy: Path, monkeypatc
     assert len(found.reward) == 3
 
 
+def test_a_cell_may_end_once_its_collapse_is_settled(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offbeat.studies.training.is_settled", lambda rewards: len(rewards) == 4)
+    whole, short = train(cell(1), policy, quietly), train(cell(1, until_collapse=True), policy, quietly)
+    assert short.reward == whole.reward[:4]
+    assert [step for step, _ in short.evaluations] == [0, 3, 4]
+
+
 def test_bias_is_measured_at_each_staleness_and_rate_from_the_same_start(policy: Path) -> None:
     options = {
         "stalenesses": [1, 3], "rates": [1e-3, 1e-9], "approach": 2, "approach_rate": 1e-3, "batches": 3, "groups": 8,

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from offbeat.models.gold import GoldAnswers, Limits, pad
+from offbeat.models.tokens import load_tokenizer
+from offbeat.models.warm_start import exact_match_rates
 from offbeat.studies.cell import Cell, Curves
 from offbeat.studies.cycle import bias
 from offbeat.studies.rollouts import Rollouts
@@ -57,6 +60,16 @@ def test_sync_has_no_lag_and_stale_runs_have_that_of_their_last_updates(policy: 
         assert stale.lag_distance[step] <= path * (1 + 1e-5)
         assert stale.drift[step] <= sum(stale.update_norm[: step + 1]) * (1 + 1e-5)
     assert max(stale.lag_kl) > 1e-6
+
+
+def test_the_exam_is_that_of_the_warm_start(policy: Path) -> None:
+    trainer = Trainer(cell(0), policy, TINY.settings(1e-3, 7))
+    gold = GoldAnswers(trainer.task, load_tokenizer(policy), Limits(TINY.context, TINY.max_new_tokens))
+    padded = pad([example for prompt in trainer.task.held_out(TINY.held_out) if (example := gold.encode(prompt))])
+    expected = exact_match_rates(trainer.learner.policy.model, [padded], TINY.held_out).sampled
+    assert trainer.exact_match() == pytest.approx(expected, rel=1e-5)
+    assert expected > 0
+    trainer.close()
 
 
 def test_a_cell_is_fixed_by_its_data(policy: Path) -> None:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from offbeat.errors import EngineError, WeightsError
+from offbeat.learner.batches import Sample
+from offbeat.learner.logprobs import target_logprobs
 from offbeat.learner.step import OptimizerFactory, PolicyLearner, adamw
-from offbeat.models.gold import GoldAnswers, Limits, Padded, micro_batches, pad
+from offbeat.models.gold import GoldAnswers, Limits
 from offbeat.models.tokens import load_tokenizer
-from offbeat.models.warm_start import MICRO_BATCH_TOKENS, exact_match_rates
 from offbeat.ports import Task
 from offbeat.records import StepReport
 from offbeat.settings import Settings
@@ -30,6 +31,9 @@ from offbeat.studies.rollouts import Rollouts
 from offbeat.tasks import make_task
 from offbeat.theory.collapse import is_settled
 from offbeat.theory.refresh import lag_at
+
+EXAM_TOKENS = 8192
+"""In one pass over held-out prompts."""
 
 
 class Trainer:
@@ -71,17 +75,26 @@ class Trainer:
         iteration = self.learner.version
         return self.learner.step(self.rollouts.batch(iteration, iteration - lag))
 
+    @torch.no_grad()
     def exact_match(self) -> float:
-        """Expected exact match of a sample (temperature 1) on held-out prompts."""
-        return exact_match_rates(self.learner.policy.model, *self._exam).sampled
+        """Expected exact match of a sample (temperature 1) on held-out prompts: the mean probability of gold."""
+        policy, total = self.learner.policy, 0.0
+        for part in policy.micro_batches(self._exam, EXAM_TOKENS):
+            logprobs, _ = target_logprobs(policy, part, temperature=1.0)
+            total += float(logprobs.double().sum(1).exp().sum())
+        return total / self.cell.scale.held_out
 
 
-def _exam(task: Task, policy: Path, settings: Settings) -> tuple[list[Padded], int]:
+def _exam(task: Task, policy: Path, settings: Settings) -> list[Sample]:
+    """Gold responses to held-out prompts, of those that fit: the others cannot be answered."""
     limits = Limits(settings.rollout.context, settings.rollout.max_new_tokens)
     gold = GoldAnswers(task, load_tokenizer(policy), limits)
-    prompts = task.held_out(settings.task.held_out)
-    examples = [example for example in map(gold.encode, prompts) if example]
-    return [pad(part) for part in micro_batches(examples, MICRO_BATCH_TOKENS)], len(prompts)
+    examples = filter(None, map(gold.encode, task.held_out(settings.task.held_out)))
+    unknown = (0.0,) * settings.rollout.max_new_tokens
+    return [
+        Sample(i, x.prompt_ids, x.response_ids, unknown[: len(x.response_ids)], None, 0.0)
+        for i, x in enumerate(examples)
+    ]
 
 
 def train(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> Curves:

@@ -338,22 +338,20 @@ class Score(_Command, frozen=True):
 
 
 class Train(_Command, frozen=True):
-    """Consume these groups as the batch of `iteration`. `attempts[i]` are those of group i's trajectories."""
+    """Consume these groups as the batch of `iteration`. `attempts[i]` are those of group i's trajectories.
+
+    The autopilot's levers: strength of `projection` in [0, 1], factor of the learning `rate`.
+    """
 
     iteration: int
     group_ids: tuple[int, ...]
     attempts: tuple[tuple[int, ...], ...]
     projection: float = 0.0
-    """How strongly gradients are projected, in [0, 1], where the autopilot says so."""
     rate: float = 1.0
-    """What the learning rate is multiplied by."""
 
 
 class Steer(_Command, frozen=True):
-    """Announces that the autopilot moved a lever after `version` was published, and why.
-
-    Projection and learning rate hold from the next batch on, staleness (the bound K that admission keeps) at once.
-    """
+    """Announces that the autopilot moved a lever, and why. Staleness, the bound K that admission keeps, holds at once."""
 
     version: int
     lever: Literal["projection", "learning rate", "staleness"]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.errors import InvariantError
-from offbeat.learner.alignment import Attach
+from offbeat.learner.alignment import Attach, attached
 from offbeat.learner.batches import Sample, mini_batches, samples_of, zero_advantage_groups
 from offbeat.learner.checkpoint import MODEL_FILE, Position, export_policy, load_checkpoint, save_checkpoint
 from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
@@ -77,13 +77,7 @@ class PolicyLearner:
         moving = trained(policy.model)
         self._parameters = [parameter for _, parameter in moving]
         self.optimizer = optimizer_factory(self._parameters, settings.learner)
-        self._control = None
-        if settings.learner.controls_alignment:
-            if attach is None:
-                raise InvariantError(
-                    "learner.align or learner.autopilot is on, but the learner was given no control of alignment"
-                )
-            self._control = attach(self.optimizer, settings)
+        self._control = attached(attach, self.optimizer, settings)
         self._peak_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._longest = rollout.max_new_tokens
         self._bound = settings.schedule.staleness_bound

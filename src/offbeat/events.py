@@ -351,7 +351,7 @@ class Train(_Command, frozen=True):
 
 
 class Steer(_Command, frozen=True):
-    """Announces that the autopilot moved a lever, and why. Staleness, the bound K that admission keeps, holds at once."""
+    """Announces that the autopilot moved a lever, and why. Staleness is the bound K that admission keeps."""
 
     version: int
     lever: Literal["projection", "learning rate", "staleness"]

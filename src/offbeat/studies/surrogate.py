@@ -29,7 +29,7 @@ def expected_advantages(gold_probability: Tensor, size: int) -> tuple[Tensor, Te
     p = gold_probability.double()
     others = size - 1
     chances = torch.stack([math.comb(others, n) * p**n * (1 - p) ** (others - n) for n in range(size)])
-    return tuple(torch.tensor(table, dtype=torch.float64) @ chances for table in (plus, minus))
+    return torch.tensor(plus, dtype=torch.float64) @ chances, torch.tensor(minus, dtype=torch.float64) @ chances
 
 
 def closed(target: Tensor, behaviour: Tensor, size: int, clip: tuple[float, float], weight: float) -> Tensor:

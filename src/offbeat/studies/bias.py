@@ -20,6 +20,8 @@ from offbeat.studies.scales import SMOKE, WHOLE
 from offbeat.studies.study import Findings, Results
 from offbeat.theory.fits import Line, median, power_law, proportion, straight_line
 
+KINDS = {"bias": "", "unclipped": " without the clip"}
+"""What is judged: the bias of the surrogate as trained, and of the one without a clip; each by the declared rule."""
 COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE)
 LINEAR = 0.95
 MOST_DROWNED = 0.25
@@ -51,35 +53,14 @@ class BiasStudy:
         ]
 
     def findings(self, results: Results, smoke: bool) -> Findings:
-        seeds = _by_seed(results)
-        stalenesses, rates = sorted({s for s, _ in seeds[0]}), sorted({eta for _, eta in seeds[0]})
-
-        def rows(by_staleness: bool, fit: Any, key: str) -> Any:
-            def statistic(sample: Sequence[Squares]) -> float:
-                lines = _lines(sample, stalenesses, rates, by_staleness, fit)
-                return median([getattr(one, key) for one in lines])
-
-            return statistic
-
-        wanted = {
-            "r_squared_staleness": rows(True, straight_line, "r_squared"),
-            "r_squared_eta": rows(False, straight_line, "r_squared"),
-            "exponent_staleness": rows(True, power_law, "slope"),
-            "exponent_eta": rows(False, power_law, "slope"),
-        }
-        found = {name: estimate(seeds, statistic, name) for name, statistic in wanted.items()}
-        found["bias_per_staleness_and_eta"] = estimate(seeds, _gain, "gain")
-        points = [(s, eta) for s in stalenesses for eta in rates]
-        drowned = sum(_norm(seeds, point) < _noise(seeds, point) for point in points) / len(points)
-        verdicts = [
-            _verdict("staleness", found["r_squared_staleness"], found["exponent_staleness"], drowned),
-            _verdict("learning rate", found["r_squared_eta"], found["exponent_eta"], drowned),
-        ]
-        values: dict[str, Any] = {name: pair.to_json() for name, pair in found.items()}
-        values["bias"] = [
-            {"staleness": s, "eta": eta, "bias": _norm(seeds, (s, eta)), "noise": _noise(seeds, (s, eta))}
-            for s, eta in points
-        ]
+        values: dict[str, Any] = {}
+        verdicts: list[str] = []
+        for kind, words in KINDS.items():
+            found, said = _judged(_by_seed(results, kind), words)
+            values |= {f"{name}_{kind}": value for name, value in found.items()}
+            verdicts += said
+        seeds = _by_seed(results, "bias")
+        stalenesses, rates = _axes(seeds)
         beside = fmean(values["beside_gold"] for _, values in results)
         title = "The surrogate gradient's bias from stale rollouts"
         lead = (
@@ -88,15 +69,51 @@ class BiasStudy:
             " data. S in publishes, one optimizer update each. Of rewarded responses"
             f" {beside:.2%} were not the gold one (the closed form takes them for wrong)."
         )
-        return Findings(title, lead, values, verdicts, _figures(seeds, stalenesses, rates), [_table(seeds, results)])
+        figures = [*_figures(seeds, stalenesses, rates), _without(_by_seed(results, "unclipped"), stalenesses, rates)]
+        return Findings(title, lead, values, verdicts, figures, [_table(seeds, results)])
 
 
-def _by_seed(results: Results) -> list[Squares]:
-    """Squared bias by (S, eta), one dictionary a seed."""
+def _axes(seeds: Sequence[Squares]) -> tuple[list[int], list[float]]:
+    return sorted({s for s, _ in seeds[0]}), sorted({eta for _, eta in seeds[0]})
+
+
+def _judged(seeds: Sequence[Squares], words: str) -> tuple[dict[str, Any], list[str]]:
+    """Values and verdicts of one kind of bias."""
+    stalenesses, rates = _axes(seeds)
+
+    def rows(by_staleness: bool, fit: Any, key: str) -> Any:
+        def statistic(sample: Sequence[Squares]) -> float:
+            return median([getattr(one, key) for one in _lines(sample, stalenesses, rates, by_staleness, fit)])
+
+        return statistic
+
+    wanted = {
+        "r_squared_staleness": rows(True, straight_line, "r_squared"),
+        "r_squared_eta": rows(False, straight_line, "r_squared"),
+        "exponent_staleness": rows(True, power_law, "slope"),
+        "exponent_eta": rows(False, power_law, "slope"),
+    }
+    found = {name: estimate(seeds, statistic, name) for name, statistic in wanted.items()}
+    found["per_staleness_and_eta"] = estimate(seeds, _gain, "gain")
+    points = [(s, eta) for s in stalenesses for eta in rates]
+    drowned = sum(_norm(seeds, point) < _noise(seeds, point) for point in points) / len(points)
+    values: dict[str, Any] = {name: pair.to_json() for name, pair in found.items()}
+    values["points"] = [
+        {"staleness": s, "eta": eta, "norm": _norm(seeds, (s, eta)), "noise": _noise(seeds, (s, eta))}
+        for s, eta in points
+    ]
+    return values, [
+        _verdict(words, "staleness", found["r_squared_staleness"], found["exponent_staleness"], drowned),
+        _verdict(words, "learning rate", found["r_squared_eta"], found["exponent_eta"], drowned),
+    ]
+
+
+def _by_seed(results: Results, kind: str) -> list[Squares]:
+    """Squared bias of a kind by (S, eta), one dictionary a seed."""
     found: dict[int, Squares] = {}
     for cell, values in results:
         for point in values["points"]:
-            squared = point["bias_squared"], point["bias_squared_error"]
+            squared = point[f"{kind}_squared"], point[f"{kind}_squared_error"]
             found.setdefault(cell.seed, {})[int(point["staleness"]), point["eta"]] = squared
     return [found[seed] for seed in sorted(found)]
 
@@ -127,17 +144,17 @@ def _gain(sample: Sequence[Squares]) -> float:
     return proportion([s * eta for s, eta in sample[0]], [_norm(sample, point) for point in sample[0]])
 
 
-def _verdict(of: str, r_squared: Estimate, exponent: Estimate, drowned: float) -> str:
+def _verdict(words: str, of: str, r_squared: Estimate, exponent: Estimate, drowned: float) -> str:
     value = r_squared.value
     if value is None or drowned > MOST_DROWNED:
         return (
-            f"Whether the bias is linear in {of} cannot be said: it is below its noise at {drowned:.0%} of the grid;"
-            " more seeds."
+            f"Whether the bias{words} is linear in {of} cannot be said: it is below its noise at {drowned:.0%} of the"
+            " grid; more seeds."
         )
     word = "linear" if value >= LINEAR else "not linear"
     return (
-        f"The bias is {word} in {of} by the declared rule: R² {r_squared.shown()} (bar {LINEAR}); as a power law its"
-        f" exponent is {exponent.shown()}."
+        f"The bias{words} is {word} in {of} by the declared rule: R² {r_squared.shown()} (bar {LINEAR}); as a power law"
+        f" its exponent is {exponent.shown()}."
     )
 
 
@@ -164,6 +181,16 @@ def _figures(seeds: Sequence[Squares], stalenesses: Sequence[int], rates: Sequen
         Figure("bias-product", "Bias over S·η", "Where the law holds, all points lie on one line.",
                spec(product, "S·η", "‖bias‖"), "full"),
     ]  # fmt: skip
+
+
+def _without(seeds: Sequence[Squares], stalenesses: Sequence[int], rates: Sequence[float]) -> Figure:
+    traces = [
+        line([s * eta for eta in rates], [_norm(seeds, (s, eta)) for eta in rates], f"S {s}", colour, "%{y:.3g}",
+             mode="markers")
+        for s, colour in zip(stalenesses, COLOURS, strict=False)
+    ]  # fmt: skip
+    caption = "What is left of it where no ratio is clipped: the part that grows with the drift alone."
+    return Figure("bias-unclipped", "Bias without the clip over S·η", caption, spec(traces, "S·η", "‖bias‖"), "full")
 
 
 def _table(seeds: Sequence[Squares], results: Results) -> tuple[str, str, list[str], list[list[str]], int]:

@@ -7,6 +7,7 @@ so ||bias||^2 is unbiased (`squared_norm`). Knows the learner's policy, not its 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,8 +32,9 @@ from offbeat.studies.training import Trainer
 
 
 def bias(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> dict[str, Any]:
-    """Points (S, eta) with ||H(theta, phi) - H(theta, theta)||^2 and its standard error, ||H(theta, theta)||^2 and
-    ||theta - phi||; `beside_gold`: the share of rewarded responses that were not the gold one, which should be 0.
+    """Points (S, eta) with ||H(theta, phi) - H(theta, theta)||^2 and its standard error, as trained and without the
+    clip, ||H(theta, theta)||^2 and ||theta - phi||; `beside_gold`: the share of rewarded responses that were not the
+    gold one, which should be 0.
 
     Options: `approach` sync steps at `approach_rate` lead to phi; then, for each of `rates`, `cell.staleness` updates;
     at each of `stalenesses` the bias is taken over `batches` batches of `groups` prompts.
@@ -87,7 +89,7 @@ class Probe:
     def measure(self, trainer: Trainer) -> dict[str, float]:
         """The bias at the trainer's parameters."""
         policy, parameters = trainer.learner.policy, trainer.parameters
-        biases, fresh = [], []
+        biases, unclipped, fresh = [], [], []
         for golds, wrong in self._batches:
             on_policy = self._gradient(trainer, policy, golds, self._fresh)
             stale = self._gradient(trainer, policy, golds, self._stale)
@@ -95,12 +97,16 @@ class Probe:
             if beyond:
                 stale += self._gradient(trainer, policy, beyond, self._clipped)
             biases.append(stale - on_policy)
+            unclipped.append(self._gradient(trainer, policy, golds, self._unclipped) - on_policy)
             fresh.append(on_policy)
         squared, error = squared_norm(biases)
+        without, error_without = squared_norm(unclipped)
         theta = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         return {
             "bias_squared": squared,
             "bias_squared_error": error,
+            "unclipped_squared": without,
+            "unclipped_squared_error": error_without,
             "gradient_squared": squared_norm(fresh)[0],
             "lag_distance": float((theta - trainer.snapshots[self._phi]).norm()),
         }
@@ -160,6 +166,9 @@ class Probe:
 
     def _stale(self, part: MicroBatch, target: Tensor, weight: float) -> Tensor:
         return closed(target, part.behaviour_logprobs, self._settings.schedule.group_size, self._bounds, weight)
+
+    def _unclipped(self, part: MicroBatch, target: Tensor, weight: float) -> Tensor:
+        return closed(target, part.behaviour_logprobs, self._settings.schedule.group_size, (0.0, math.inf), weight)
 
     def _fresh(self, part: MicroBatch, target: Tensor, weight: float) -> Tensor:
         return closed(target, target.detach(), self._settings.schedule.group_size, self._bounds, weight)

@@ -338,11 +338,27 @@ class Score(_Command, frozen=True):
 
 
 class Train(_Command, frozen=True):
-    """Consume these groups as the batch of `iteration`. `attempts[i]` are those of group i's trajectories."""
+    """Consume these groups as the batch of `iteration`. `attempts[i]` are those of group i's trajectories.
+
+    The autopilot's levers: strength of `projection` in [0, 1], factor of the learning `rate`.
+    """
 
     iteration: int
     group_ids: tuple[int, ...]
     attempts: tuple[tuple[int, ...], ...]
+    projection: float = 0.0
+    rate: float = 1.0
+
+
+class Steer(_Command, frozen=True):
+    """Announces that the autopilot moved a lever, and why. Staleness is the bound K that admission keeps."""
+
+    version: int
+    lever: Literal["projection", "learning rate", "staleness"]
+    before: float
+    after: float
+    pressure: float
+    reason: str
 
 
 class Evaluate(_Command, frozen=True):
@@ -380,5 +396,5 @@ class Stop(_Command, frozen=True):
 
 Command: TypeAlias = (
     StartLane | StartLearner | LoadVersion | UnloadVersion | Generate | Abort | Move | Attach | Pause | Continue
-    | Score | Train | Evaluate | Quarantine | Evict | Retire | Stop
+    | Score | Train | Steer | Evaluate | Quarantine | Evict | Retire | Stop
 )  # fmt: skip

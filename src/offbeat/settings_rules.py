@@ -82,6 +82,11 @@ def _wrong_for_the_learner(learner: LearnerSettings, groups: int) -> list[str]:
             f"learner.updates_per_iteration = {learner.updates_per_iteration} is more than the {groups} groups of a"
             f" batch; set at most {groups}"
         )
+    if learner.autopilot and learner.align.mode != "off":
+        problems.append(
+            f"learner.align.mode = {learner.align.mode}: learner.autopilot = true measures alignment and sets the"
+            " projection itself; remove the one or the other"
+        )
     if learner.align.c_low >= learner.align.c_high:
         problems.append(
             f"learner.align.c_low = {learner.align.c_low:g} is not below learner.align.c_high ="

@@ -174,6 +174,9 @@ class LearnerSettings(Section):
     sharding: Literal["none", "fsdp2"] = "none"
     """`none`: each of them holds policy and optimizer state whole; `fsdp2`: each holds its part (docs/cluster.md)."""
     max_consecutive_skips: Positive = 5
+    autopilot: bool = False
+    """Keep the run inside its stability limits while it runs: projection, then learning rate, then the staleness bound
+    are moved by what the iterations show, and let go again (docs/stability.md)."""
     align: AlignSettings = AlignSettings()
     lora: LoraSettings | None = None
     """With this section (it may be empty) an adapter is trained and a version is an adapter; otherwise all weights."""
@@ -189,6 +192,10 @@ class LearnerSettings(Section):
         clips = {key: data[key] for key in ("clip_low", "clip_high") if key in data}
         rest = {key: value for key, value in data.items() if key not in clips}
         return rest | {"objective": clips | table}
+
+    @property
+    def controls_alignment(self) -> bool:
+        return self.autopilot or self.align.mode != "off"
 
     @property
     def loss_aggregation(self) -> Aggregation:

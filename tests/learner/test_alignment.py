@@ -180,3 +180,28 @@ def test_wrong_settings_are_one_line(wrong: dict[str, Any], message: str) -> Non
     with pytest.raises(SettingsError, match=message) as caught:
         settings_from({"learner": {"align": wrong}})
     assert "\n" not in str(caught.value)
+
+
+def test_the_autopilot_projects_as_strongly_and_learns_as_fast_as_it_is_told(
+    model_dir: Path, tmp_path: Path, batches: list[Batch]
+) -> None:
+    """The same batch twice, so the second gradient is aligned; levers are not part of what is saved."""
+    chosen = settings(learning_rate=SMALL, autopilot=True, measure_drift=False)
+    free, held, half = (PolicyLearner.open(model_dir, chosen, attach=attach_alignment) for _ in range(3))
+    for trained in (free, held, half):
+        trained.step(batches[0])
+    held.save(tmp_path / "1")
+    reports = [free.step(batches[1]), held.step(batches[1], projection=1.0), half.step(batches[1], 0.5, rate=0.25)]
+    cosines = [report.alignment.controlled for report in reports]
+    assert [report.alignment.projected for report in reports] == [0, 1, 1]
+    assert cosines[0] == reports[0].alignment.cosine > 0.525
+    assert cosines[1:] == [pytest.approx(0.05), pytest.approx(1 - 0.5 * 0.95)]
+    assert [report.learning_rate for report in reports[1:]] == [reports[0].learning_rate, reports[0].learning_rate / 4]
+    again = PolicyLearner.restore(model_dir, tmp_path / "1", chosen, 1, attach=attach_alignment)
+    assert again.step(batches[1], projection=1.0).alignment == reports[1].alignment
+    assert_same(state_of(again), state_of(held))
+
+
+def test_autopilot_with_a_mode_of_its_own_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"learner.align.mode = orth: learner.autopilot = true"):
+        settings(autopilot=True, align={"mode": "orth"})

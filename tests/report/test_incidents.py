@@ -60,3 +60,8 @@ def test_a_long_list_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 def test_nothing_happened(tmp_path: Path) -> None:
     section = incident_section(read_run(EditableRun(small_settings(), [Row(0.0, e.Opened(0), [])]).write(tmp_path)))
     assert "Nothing out of the ordinary." in section
+
+
+def test_a_lever_that_moves_is_an_incident_with_its_reason(tmp_path: Path) -> None:
+    moved = e.Steer(8, "learning rate", 1.0, 0.5, 0.9, "staleness pressure 0.90 above 0.8: learning rate 1 -> 0.5")
+    assert rows_of(tmp_path, Row(3.0, e.Tick(), [moved])) == [(3.0, 1, "autopilot", moved.reason)]

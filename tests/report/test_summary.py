@@ -21,7 +21,8 @@ from tests.report.simulated_run import EditableRun, simulated_run
 KEYS = [
     "run", "outcome", "iterations", "version", "exact_match_before", "exact_match_after",
     "exact_match_sampled_before", "exact_match_sampled_after", "trajectories", "trajectories_per_second",
-    "tokens_per_second", "staleness", "stability", "mismatch", "lost", "consumed_twice", "wall_seconds", "report",
+    "tokens_per_second", "staleness", "stability", "mismatch", "autopilot", "lost", "consumed_twice", "wall_seconds",
+    "report",
 ]  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def test_an_empty_log_is_all_null(tmp_path: Path) -> None:
     found = summary(written(EditableRun(made.settings), tmp_path))
     nothing = {key for key, value in found.items() if value is None}
     assert nothing == {key for key in KEYS if key.startswith("exact") or key.endswith("second")} | {
-        "wall_seconds", "report", "stability", "mismatch",
+        "wall_seconds", "report", "stability", "mismatch", "autopilot",
     }  # fmt: skip
     assert found["staleness"] == {"mean": None, "max": None, "bound": 2}
     assert found["trajectories"] == found["iterations"] == found["version"] == 0

@@ -246,3 +246,12 @@ def test_marks_are_shown_while_an_evaluation_is_under_way(made: EditableRun) -> 
     assert cells(tally)["marks"] == "300/1024 (version 3)"
     tally.take(e.Evaluated(3, 512, 0.5, 0.4), 2.0, [])
     assert "marks" not in cells(tally)
+
+
+def test_levers_of_the_autopilot_are_shown_from_the_first_that_moves(made: EditableRun) -> None:
+    tally = Tally(made.settings)
+    assert "autopilot" not in cells(tally)
+    tally.take(e.Tick(), 1.0, [e.Steer(8, "learning rate", 1.0, 0.25, 3.1, "staleness pressure 3.10 above 0.8")])
+    tally.take(e.Tick(), 2.0, [e.Steer(24, "staleness", 4.0, 2.0, 1.0, "again")])
+    assert cells(tally)["autopilot"] == "learning rate 0.25, staleness 2"
+    assert tally.last_words == "autopilot: again"

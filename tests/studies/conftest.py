@@ -8,7 +8,7 @@ import pytest
 
 from offbeat.studies.cell import Scale
 
-TINY = Scale(digits=1, prompts=4, group_size=4, held_out=16, evaluate_every=3)
+TINY = Scale(task={"name": "addition", "digits": 1}, prompts=4, group_size=4, held_out=16, evaluate_every=3)
 
 
 @pytest.fixture(scope="session")

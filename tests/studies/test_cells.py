@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from offbeat.models.gold import GoldAnswers, Limits, pad
+from offbeat.models.tokens import load_tokenizer
+from offbeat.models.warm_start import exact_match_rates
 from offbeat.studies.cell import Cell, Curves
-from offbeat.studies.instruments import flat
+from offbeat.studies.cycle import bias
 from offbeat.studies.rollouts import Rollouts
-from offbeat.studies.surrogate import Probe, bias, squared_norm
+from offbeat.studies.surrogate import squared_norm
 from offbeat.studies.training import Trainer, train
 from offbeat.theory.refresh import Refresh, lag_at
 from tests.studies.conftest import TINY
@@ -59,6 +62,16 @@ def test_sync_has_no_lag_and_stale_runs_have_that_of_their_last_updates(policy: 
     assert max(stale.lag_kl) > 1e-6
 
 
+def test_the_exam_is_that_of_the_warm_start(policy: Path) -> None:
+    trainer = Trainer(cell(0), policy, TINY.settings(1e-3, 7))
+    gold = GoldAnswers(trainer.task, load_tokenizer(policy), Limits(TINY.context, TINY.max_new_tokens))
+    padded = pad([example for prompt in trainer.task.held_out(TINY.held_out) if (example := gold.encode(prompt))])
+    expected = exact_match_rates(trainer.learner.policy.model, [padded], TINY.held_out).sampled
+    assert trainer.exact_match() == pytest.approx(expected, rel=1e-5)
+    assert expected > 0
+    trainer.close()
+
+
 def test_a_cell_is_fixed_by_its_data(policy: Path) -> None:
     first, again, other = (train(cell(2, seed=seed), policy, quietly) for seed in (1, 1, 2))
     assert first == again
@@ -81,30 +94,31 @@ def test_a_cell_that_blows_up_ends_early_and_says_where(policy: Path, monkeypatc
     assert len(found.reward) == 3
 
 
-def test_probe_changes_nothing_and_finds_no_bias_in_fresh_data(policy: Path) -> None:
-    chosen = cell(0)
-    settings = TINY.settings(1e-3, 7)
-    trainer = Trainer(chosen, policy, settings)
-    before = flat(trainer.parameters)
-    probe = Probe(policy, trainer.learner, settings)
-    gradients = [probe.gradient(trainer.rollouts.batch(0, 0, "measure", 8)) for _ in range(2)]
-    trainer.close()
-    assert torch.equal(gradients[0], gradients[1]), "same prompts, same random numbers, same policy: same gradient"
-    assert float(gradients[0].norm()) > 0
-    assert torch.equal(flat(trainer.parameters), before)
-    assert trainer.learner.version == 0
+def test_a_cell_may_end_once_its_collapse_is_settled(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offbeat.studies.training.is_settled", lambda rewards: len(rewards) == 4)
+    whole, short = train(cell(1), policy, quietly), train(cell(1, until_collapse=True), policy, quietly)
+    assert short.reward == whole.reward[:4]
+    assert [step for step, _ in short.evaluations] == [0, 3, 4]
 
 
-def test_bias_is_measured_at_each_staleness(policy: Path) -> None:
-    options = {"stalenesses": [1, 3], "approach": 2, "approach_rate": 1e-3, "batches": 3, "groups": 8}
-    chosen = Cell("test", "bias", "cycle", 0, 3, "cyclic", 3e-3, 11, TINY, options)
+def test_bias_is_measured_at_each_staleness_and_rate_from_the_same_start(policy: Path) -> None:
+    options = {
+        "stalenesses": [1, 3], "rates": [1e-3, 1e-9], "approach": 2, "approach_rate": 1e-3, "batches": 3, "groups": 8,
+    }  # fmt: skip
+    chosen = Cell("test", "bias", "cycle", 0, 3, "cyclic", 1e-3, 8, TINY, options)
     seen: list[tuple[int, int]] = []
     found = bias(chosen, policy, lambda done, total: seen.append((done, total)))
-    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(
-        ("bias_squared", "bias_squared_error", "gradient_squared", "lag_distance"), 2
-    )
-    assert 0 < found["lag_distance"][0] < found["lag_distance"][1]
-    assert seen[-1] == (11, 11)
+    assert [(point["staleness"], point["eta"]) for point in found["points"]] == [
+        (1, 1e-3), (3, 1e-3), (1, 1e-9), (3, 1e-9),
+    ]  # fmt: skip
+    near, far, *still = found["points"]
+    assert 0 < near["lag_distance"] < far["lag_distance"]
+    assert 0 < near["bias_squared"] < far["bias_squared"]
+    for point in still:  # theta is phi, and there is nothing left to be noise
+        assert abs(point["bias_squared"]) < 1e-8 * point["gradient_squared"]
+        assert point["gradient_squared"] == pytest.approx(still[0]["gradient_squared"], rel=1e-3)
+    assert seen[-1] == (8, 8)
+    assert found["beside_gold"] < 0.2
 
 
 def test_squared_norm_is_unbiased_by_noise() -> None:

@@ -72,6 +72,20 @@ def test_a_study_keeps_its_cells_and_goes_on_with_what_is_missing(tmp_path: Path
     assert "&lt;b&gt;" in page
 
 
+def test_cells_are_taken_over_from_another_study(tmp_path: Path) -> None:
+    """Whatever a study calls a cell, its data are its key."""
+    first = conduct(Pair(), tmp_path / "first", 1, False, Log())
+    other, log = Pair(), Log()
+    other.name = "other"
+    second = conduct(other, tmp_path / "second", 2, False, log, [tmp_path / "first"], workers=1)
+    assert (log.kept, len(log.done)) == ([1], 1)
+    assert second.findings.values["rewards"][0] == first.findings.values["rewards"][0]
+    alone = conduct(other, tmp_path / "second", 2, False, Log())
+    assert alone.findings.values == second.findings.values, "what was taken over is its own from then on"
+    with pytest.raises(RunDirectoryError, match=r"--reuse .*nowhere: no study there"):
+        conduct(other, tmp_path / "second", 2, False, Log(), [tmp_path / "nowhere"])
+
+
 def test_a_failing_cell_is_named_and_finished_ones_are_kept(tmp_path: Path) -> None:
     conduct(Pair(), tmp_path / "s", 1, False, Log())
     broken = Pair()

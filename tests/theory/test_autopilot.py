@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.theory.autopilot import AutopilotSettings, Decision, Reading, advance, begin, fold, pressure_of
+from offbeat.theory.autopilot import (
+    AutopilotSettings,
+    Decision,
+    Reading,
+    advance,
+    begin,
+    fold,
+    pressure_of,
+    projection_share,
+)
 from offbeat.theory.quadratic import DelayedQuadratic, exact_limit
 from tests.theory.make_traces import TRACES
 
@@ -73,10 +82,10 @@ def test_autopilot_leaves_a_run_well_inside_alone() -> None:
 
 
 def test_levers_are_pulled_in_order_of_cost_and_let_go_projection_first() -> None:
-    hot, cold = Reading(5.0, 0.9), Reading(0.0, 0.0)
+    hot, cold = Reading(1.5, 0.9), Reading(0.0, 0.0)
     settings = AutopilotSettings(level=1.0, settle=4, window=4, patience=8, most_staleness=8)
     state, found = fold([hot] * 60, settings)
-    assert [d.lever for d in found] == ["projection"] * 2 + ["learning rate"] * 4 + ["staleness"] * 3
+    assert [d.lever for d in found] == ["projection"] * 2 + ["learning rate"] * 2 + ["staleness"] * 3
     assert (state.levers.strength, state.levers.rate, state.levers.staleness) == (1.0, 1 / 16, 1)
     _, found = fold([hot] * 60 + [cold] * 200, settings)
     released = [d.lever for d in found if d.reason.count("below")]
@@ -87,6 +96,20 @@ def test_projection_is_passed_over_where_gradients_are_not_aligned() -> None:
     settings = AutopilotSettings(level=1.0, settle=4, window=4)
     _, found = fold([Reading(5.0, 0.0)] * 10, settings)
     assert found[0].lever == "learning rate"
+
+
+def test_projection_is_passed_over_where_it_would_not_suffice() -> None:
+    """Half of the pressure must go; without alignment steps come 0.82 times as far at a cosine of 0.2, 0.33 at 0.8."""
+    settings = AutopilotSettings(level=1.0, alarm=None, settle=4, window=4)
+    assert [fold([Reading(1.6, c)] * 5, settings)[1][0].lever for c in (0.2, 0.8)] == ["learning rate", "projection"]
+    assert projection_share(0.8) == pytest.approx(1 / 3)
+    assert projection_share(-0.5) == 1.0
+
+
+@pytest.mark.parametrize(("pressure", "rate"), [(0.9, 0.5), (1.7, 0.25), (3.3, 0.125), (1e9, 1 / 16)])
+def test_the_rate_falls_at_once_by_as_many_halves_as_the_pressure_asks_for(pressure: float, rate: float) -> None:
+    state, _ = fold([Reading(pressure, None)] * 8, AutopilotSettings(level=1.0))
+    assert state.levers.rate == rate
 
 
 steps = st.lists(
@@ -127,14 +150,16 @@ def test_pressure_names_its_side() -> None:
     assert pressure_of((Reading(0.01, 0.45, None),), settings)[1] == "alignment"
 
 
-@pytest.mark.parametrize(("trace", "levers"), [("K1", []), ("K3", ["learning rate"])])
+@pytest.mark.parametrize(("trace", "levers"), [("K1", []), ("K3", ["learning rate"] * 2)])
 def test_on_recorded_traces_it_acts_only_where_the_clip_was_reached(trace: str, levers: list[str]) -> None:
-    """Live runs at K = 1 and K = 3: the first stays inside, the second begins at the edge (clip share 4 to 5 %)."""
+    """Live runs at K = 1 and K = 3: the first stays inside, the second begins at the edge (clip share 4 to 5 %).
+
+    What was recorded does not answer to the lever, so it is pulled again while that beginning lasts."""
     mismatches = json.loads(TRACES.read_text())[trace]
     settings = AutopilotSettings(level=math.log(1.2), most_staleness=3)
     _, decisions = fold([Reading(mismatch, None) for mismatch in mismatches], settings)
     assert [decision.lever for decision in decisions] == levers
-    assert all(decision.step < 20 for decision in decisions), "only the beginning was at the edge"
+    assert all(decision.step < 32 for decision in decisions), "only the beginning was at the edge"
 
 
 @pytest.mark.parametrize("cap", [0.9, 0.05])

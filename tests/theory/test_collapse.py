@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offbeat.theory.collapse import collapse
+from offbeat.theory.collapse import collapse, is_settled
 
 RISING = [0.2 + 0.005 * t for t in range(100)]
 
@@ -32,3 +32,13 @@ def test_a_run_that_ends_in_a_dip_has_collapsed() -> None:
 def test_gradient_and_entropy_are_recorded_and_do_not_decide() -> None:
     found = collapse(RISING, [1.0] * 50 + [21.0] * 50, [1.0] * 70 + [0.05] * 30)
     assert (found.step, found.by_gradient, found.by_entropy) == (None, 50, 70)
+
+
+def test_a_collapse_is_settled_once_its_patience_is_over_and_then_stays_what_it_was() -> None:
+    rewards = [*RISING, *[0.0] * 80, *[0.9] * 60]
+    at = collapse(rewards).step
+    assert at is not None
+    settled = [n for n in range(1, len(rewards) + 1) if is_settled(rewards[:n])]
+    assert settled == list(range(at + 51, len(rewards) + 1))
+    assert {collapse(rewards[:n]).step for n in settled} == {at}
+    assert not is_settled([*RISING, *[0.0] * 30, *[0.6] * 80])

@@ -77,7 +77,7 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: Leader)
         match message:
             case TrainOn():
                 started = time.monotonic()
-                report = learner.step(message.batch, Passes(link, learner.version).made_one)
+                report = learner.step(message, Passes(link, learner.version).made_one)
                 stepped = time.monotonic()
                 manifest = publish(run_directory, learner.version, learner.publish, canary)
                 syncing.finish()

@@ -21,13 +21,13 @@ from typing import TypeAlias
 import msgspec
 
 from offbeat.backends.alignment import attach_alignment
-from offbeat.backends.messages import LearnerHello
+from offbeat.backends.messages import LearnerHello, TrainOn
 from offbeat.backends.weights import version_directory, weights_file
 from offbeat.backends.worker import die_with_parent, set_threads
 from offbeat.learner.checkpoint import stored_weights
 from offbeat.learner.ranks import Ranks
 from offbeat.learner.step import PolicyLearner
-from offbeat.records import Batch, StepReport
+from offbeat.records import StepReport
 from offbeat.settings import settings_from
 
 
@@ -36,7 +36,7 @@ class _Deed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Step(_Deed, frozen=True):
-    batch: Batch
+    order: TrainOn
 
 
 class Save(_Deed, frozen=True):
@@ -67,10 +67,10 @@ class Leader:
     def version(self) -> int:
         return self._learner.version
 
-    def step(self, batch: Batch, after_pass: Callable[[], None]) -> StepReport:
-        self._tell(Step(batch), always=True)
+    def step(self, order: TrainOn, after_pass: Callable[[], None]) -> StepReport:
+        self._tell(Step(order), always=True)
         self._learner.after_pass = after_pass
-        return self._learner.step(batch)
+        return self._learner.step(order.batch, order.projection, order.rate)
 
     def publish(self, directory: Path) -> str:
         self._tell(Save(str(directory)))
@@ -94,8 +94,8 @@ def follow(learner: PolicyLearner, ranks: Ranks) -> None:
     heard = msgspec.msgpack.Decoder(Deed)
     while True:
         match heard.decode(ranks.broadcast(None)):
-            case Step(batch):
-                learner.step(batch)
+            case Step(order):
+                learner.step(order.batch, order.projection, order.rate)
             case Save(directory):
                 learner.publish(Path(directory))
             case Score(prompt_ids, response_ids):

@@ -206,7 +206,11 @@ class LearnerHello(_Message, frozen=True):
 
 
 class TrainOn(_Message, frozen=True):
+    """`projection` and `rate` are those of the Train command."""
+
     batch: Batch
+    projection: float = 0.0
+    rate: float = 1.0
 
 
 class ExportTo(_Message, frozen=True):

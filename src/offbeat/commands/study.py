@@ -25,6 +25,12 @@ def study(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell; 5 or more are evidence.")] = 5,
     smoke: Annotated[bool, typer.Option("--smoke", help="Tiny grid and runs: does it work? Not evidence.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Directory of the study; the same one goes on.")] = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option("--reuse", help="Another study's directory: take over the same cells of it.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes; without a value one a core.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else there.")
     ] = False,
@@ -43,7 +49,7 @@ def study(
 
     console = Console(stderr=True)
     with _bar(console) as progress:
-        outcome = conduct(chosen, directory, seeds, smoke, _Watch(progress))
+        outcome = conduct(chosen, directory, seeds, smoke, _Watch(progress), reuse or [], workers)
     page = write_study(outcome)
     if as_json:
         typer.echo(json.dumps(outcome.to_json() | {"page": str(page)}))

@@ -67,8 +67,10 @@ def _steadier(case: Case) -> str:
     ways = ["lower learner.learning_rate (offbeat plan says how far)"]
     if settings.schedule.staleness_bound > 0:
         ways.append("lower schedule.max_staleness")
-    if settings.learner.align.mode in ("off", "observe"):
+    if not settings.learner.autopilot and settings.learner.align.mode in ("off", "observe"):
         ways.append("set learner.align.mode = cap")
+    if not settings.learner.controls_alignment:
+        ways.append("set learner.autopilot = true")
     return ", ".join(ways[:-1]) + (" or " if len(ways) > 1 else "") + ways[-1]
 
 

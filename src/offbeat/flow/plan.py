@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from offbeat.settings import Settings
+from offbeat.theory.autopilot import AutopilotSettings, settling
+from offbeat.theory.pilot import mismatch_level
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -33,6 +35,7 @@ class Plan(msgspec.Struct, frozen=True):
     max_attempts: int = 4
     max_quarantined_in_a_row: int = 8
     max_consecutive_skips: int = 5
+    autopilot: AutopilotSettings | None = None
 
     @property
     def groups_per_batch(self) -> int:
@@ -62,4 +65,16 @@ def plan_from(settings: Settings) -> Plan:
         max_attempts=run.max_attempts,
         max_quarantined_in_a_row=run.max_quarantined_in_a_row,
         max_consecutive_skips=learner.max_consecutive_skips,
+        autopilot=_autopilot(settings) if learner.autopilot else None,
+    )
+
+
+def _autopilot(settings: Settings) -> AutopilotSettings:
+    """Where the schedule keeps no bound that could be lowered, staleness is no lever."""
+    schedule = settings.schedule
+    bound = schedule.staleness_bound
+    return AutopilotSettings(
+        level=mismatch_level(settings.learner.objective.ratio_bounds),
+        settle=settling(bound),
+        most_staleness=bound if schedule.name == "multi-version" else 1,
     )

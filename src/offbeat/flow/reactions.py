@@ -210,7 +210,7 @@ def trained(s: Scheduler, event: e.Trained) -> list[e.Command]:
         s.stop("failed", f"{words}; lower learner.learning_rate")
     if s.plan.evaluate_every and event.version % s.plan.evaluate_every == 0:
         s.ask_for_evaluation(event.version)
-    return []
+    return [*s.steering.saw(event)]
 
 
 def learning(s: Scheduler, event: e.Learning) -> list[e.Command]:

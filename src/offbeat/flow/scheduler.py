@@ -34,6 +34,7 @@ from offbeat.flow.placement import continue_under, pause, ready_lanes, resend_wa
 from offbeat.flow.plan import Plan
 from offbeat.flow.reactions import react
 from offbeat.flow.schedules import SCHEDULES
+from offbeat.flow.steering import Steering
 from offbeat.flow.vacancies import Vacancies
 from offbeat.flow.watchdog import watch
 from offbeat.flow.window import Window
@@ -47,7 +48,8 @@ class Scheduler:
         self.schedule = SCHEDULES[plan.schedule]()
         self.ledger = Ledger(plan.group_size)
         self.leases = Leases(plan.lease_seconds)
-        self.window = Window(plan, self.ledger)
+        self.steering = Steering(plan.autopilot)
+        self.window = Window(plan, self.ledger, self.steering)
         self.lanes = [Lane(i) for i in range(plan.lanes)]
         self.learner = Health.DOWN
         self.learner_losses = 0
@@ -176,11 +178,9 @@ class Scheduler:
 
     def train_command(self) -> Train:
         groups = sorted(self.ledger.training.values(), key=lambda g: g.group_id)
-        return Train(
-            iteration=self.window.newest,
-            group_ids=tuple(g.group_id for g in groups),
-            attempts=tuple(tuple(m.attempt for m in g.members) for g in groups),
-        )
+        ids = tuple(g.group_id for g in groups)
+        attempts = tuple(tuple(m.attempt for m in g.members) for g in groups)
+        return Train(self.window.newest, ids, attempts, self.steering.projection, self.steering.rate)
 
     # -- going on --------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from itertools import islice
 from offbeat.flow.ledger import Ledger, LiveGroup
 from offbeat.flow.plan import Plan
 from offbeat.flow.staleness import staleness
+from offbeat.flow.steering import Steering
 
 
 class Window:
@@ -17,11 +18,17 @@ class Window:
     the learner is idle; while it trains, iteration = newest + 1.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger) -> None:
+    def __init__(self, plan: Plan, ledger: Ledger, steering: Steering) -> None:
         self.plan = plan
+        self._steering = steering
         self._ledger = ledger
         self.iteration = 0
         self.newest = 0
+
+    @property
+    def bound(self) -> int:
+        """The staleness that admission allows: the plan's bound, or less where the autopilot says so."""
+        return self._steering.bounded(self.plan.bound)
 
     @property
     def training(self) -> bool:

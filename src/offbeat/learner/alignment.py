@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from offbeat.errors import InvariantError
 from offbeat.records import StepAlignment
 from offbeat.settings import Settings
 
@@ -45,8 +46,21 @@ class Control(Protocol):
     def missed(self) -> None:
         """An update is left out before the optimizer is asked."""
 
+    def strengthen(self, strength: float) -> None:
+        """From now on project so strongly: 0 not at all, 1 down to what the settings say."""
+
 
 Attach = Callable[[torch.optim.Optimizer, Settings], Control]
+
+
+def attached(attach: Attach | None, optimizer: torch.optim.Optimizer, settings: Settings) -> Control | None:
+    """The control that the settings ask for; None where they ask for none. Raises InvariantError where nobody can give
+    it."""
+    if not settings.learner.controls_alignment:
+        return None
+    if attach is None:
+        raise InvariantError("learner.align or learner.autopilot is on, but the learner was given nothing to attach")
+    return attach(optimizer, settings)
 
 
 def step_alignment(updates: Sequence[Found]) -> StepAlignment | None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.errors import InvariantError
-from offbeat.learner.alignment import Attach
+from offbeat.learner.alignment import Attach, attached
 from offbeat.learner.batches import Sample, mini_batches, samples_of, zero_advantage_groups
 from offbeat.learner.checkpoint import MODEL_FILE, Position, export_policy, load_checkpoint, save_checkpoint
 from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
@@ -81,11 +81,7 @@ class PolicyLearner:
         moving = trained(policy.model)
         self._parameters = [parameter for _, parameter in moving]
         self.optimizer = optimizer_factory(self._parameters, settings.learner)
-        self._control = None
-        if settings.learner.align.mode != "off":
-            if attach is None:
-                raise InvariantError("learner.align is on, but the learner was given nothing that controls alignment")
-            self._control = attach(self.optimizer, settings)
+        self._control = attached(attach, self.optimizer, settings)
         self._peak_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._longest = rollout.max_new_tokens
         self._bound = settings.schedule.staleness_bound
@@ -153,8 +149,11 @@ class PolicyLearner:
         """Log-probs [L] (temperature 1, no cut) of a response [L] under the current weights: the canary's measure."""
         return plain_logprobs(self.policy, prompt_ids, response_ids)
 
-    def step(self, batch: Batch) -> StepReport:
+    def step(self, batch: Batch, projection: float = 0.0, rate: float = 1.0) -> StepReport:
         """Train on one batch in `updates_per_iteration` updates. Seconds of publishing are the caller's to add.
+
+        The learning rate is multiplied by `rate`. Under the autopilot gradients are projected as strongly as
+        `projection` in [0, 1] says; otherwise as the settings say.
 
         The whole batch is checked first. Raises InvariantError where its iteration is not the learner's version or
         a trajectory is not fit to train on; nothing has changed then.
@@ -169,7 +168,9 @@ class PolicyLearner:
         mismatch = self._mismatch([sample for part in samples for sample in part])
         if self._settings.objective.USES_PROXIMAL and len(samples) > 1:
             samples = [self._with_proximal(part) for part in samples]
-        learning_rate = self._set_learning_rate()
+        learning_rate = self._set_learning_rate(rate)
+        if self._control and self._settings.autopilot:
+            self._control.strengthen(projection)
         updates = [self._update(part) for part in samples]
         self.version += 1
         drift = self._drift(lags, updates, learning_rate)
@@ -226,13 +227,13 @@ class PolicyLearner:
         self._drift_fit = self._drift_fit.moved(rate, from_start)
         return Drift(self._meter.to_version(self.version - 1), from_start, lags, self._drift_fit.exponent)
 
-    def _set_learning_rate(self) -> float:
+    def _set_learning_rate(self, factor: float) -> float:
         settings = self._settings
         share = scheduled_share(
             self.version, settings.warmup_iterations, settings.iterations, settings.final_learning_rate_share
         )
         for group, peak in zip(self.optimizer.param_groups, self._peak_rates, strict=True):
-            group["lr"] = share * peak
+            group["lr"] = factor * share * peak
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _update(self, samples: Sequence[Sample]) -> Update:

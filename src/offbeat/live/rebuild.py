@@ -20,7 +20,6 @@ from offbeat.events import Rebuilt, Train
 from offbeat.live.export import LEARNER
 from offbeat.live.rundir import OpenRun
 from offbeat.live.runlog import RunLog
-from offbeat.records import Batch
 
 
 def rebuild_newest(directory: Path, opened: OpenRun, backend: Backend, say: Callable[[str], None]) -> None:
@@ -32,7 +31,9 @@ def rebuild_newest(directory: Path, opened: OpenRun, backend: Backend, say: Call
         str(directory), opened.settings.model_dump(mode="json"), before, opened.shelf.digests[before], origin=0.0
     )
     backend.start(LEARNER, hello)
-    backend.send(LEARNER, TrainOn(_batch(opened.log, before)))
+    train = _train(opened.log, before)
+    batch = opened.log.batch(before, train.group_ids, train.attempts)
+    backend.send(LEARNER, TrainOn(batch, train.projection, train.rate))
     done = _done(directory, backend, opened.settings.run.stall_seconds)
     backend.end(LEARNER)
     event = Rebuilt(newest, done.digest, opened.damage)
@@ -42,11 +43,10 @@ def rebuild_newest(directory: Path, opened: OpenRun, backend: Backend, say: Call
     say(f"{directory}: version {newest} is there again, {same}")
 
 
-def _batch(log: RunLog, iteration: int) -> Batch:
-    """What the last Train command of an iteration named."""
+def _train(log: RunLog, iteration: int) -> Train:
+    """The last Train command of an iteration."""
     trains = (c for _, _, _, commands in log.events() for c in commands if isinstance(c, Train))
-    train = [command for command in trains if command.iteration == iteration][-1]
-    return log.batch(iteration, train.group_ids, train.attempts)
+    return [command for command in trains if command.iteration == iteration][-1]
 
 
 def _done(directory: Path, backend: Backend, seconds: float) -> StepDone:

@@ -261,7 +261,7 @@ class LiveWorld:
 
     def _train(self, command: e.Train) -> None:
         batch = self.log.batch(command.iteration, command.group_ids, command.attempts)
-        self.backend.send(LEARNER, m.TrainOn(batch))
+        self.backend.send(LEARNER, m.TrainOn(batch, command.projection, command.rate))
         self.prompts.forget_before(min(group.prompt.prompt_id for group in batch.groups))
 
     def _evaluate(self, command: e.Evaluate) -> None:
@@ -291,5 +291,6 @@ class LiveWorld:
         e.Retire: _retire,
         e.Quarantine: _nothing,
         e.Evict: _nothing,
+        e.Steer: _nothing,
         e.Stop: _nothing,
     }

@@ -22,7 +22,8 @@ def alignment_figures(run: Run, story: Story) -> list[Figure]:
     if not measured:
         return []
     settings = run.settings.learner.align
-    charts = _Charts(settings.c_low, settings.c_high, settings.mode != "observe", measured, session_steps(story))
+    fixed = settings.mode not in ("off", "observe")  # the autopilot's thresholds move, and its mode is off
+    charts = _Charts(settings.c_low, settings.c_high, fixed, measured, session_steps(story))
     return [charts.cosines(), charts.control(), *charts.lags()]
 
 
@@ -63,7 +64,7 @@ class _Charts:
             f" a direction{limits}. Updates carry the optimizer's memory.",
             "cosine",
             line(self._x, [a.cosine for a in self._found], "gradient", BLUE, "gradient %{y:.3f}"),
-            *([controlled] if self._controls else []),
+            *([controlled] if self._controls or any(a.projected for a in self._found) else []),
             line(self._x, [a.update for a in self._found], "update", ORANGE, "update %{y:.3f}"),
             shapes=dashed,
         )

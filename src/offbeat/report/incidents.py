@@ -1,4 +1,5 @@
-"""Everything out of the ordinary in a run, in order: losses, restarts, failures, quarantines, resumes, the end.
+"""Everything out of the ordinary in a run, in order: losses, restarts, failures, quarantines, levers moved, resumes,
+the end.
 
 What one event made the scheduler restart or abort on a lane under a version is one line, however many trajectories.
 """
@@ -65,6 +66,8 @@ def _done(record: Record) -> Iterable[tuple[str, str]]:
                 aborted.setdefault(lane, []).extend(command.trajectory_ids)
             case e.Quarantine():
                 others.append(("quarantined", f"prompt group {command.group_id}: {command.reason}"))
+            case e.Steer():
+                others.append(("autopilot", command.reason))
             case e.Evict():
                 others.append(
                     ("evicted", f"group {command.group_id} of version {command.version}; its prompt is queued again")

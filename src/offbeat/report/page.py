@@ -16,6 +16,7 @@ from plotly.offline import get_plotlyjs
 from offbeat.errors import RunDirectoryError
 from offbeat.report.audit import Audit, audit
 from offbeat.report.figures_alignment import alignment_figures
+from offbeat.report.figures_autopilot import autopilot_figures
 from offbeat.report.figures_flow import length_figure, staleness_figure
 from offbeat.report.figures_health import learner_figures
 from offbeat.report.figures_learning import learning_figures
@@ -146,7 +147,7 @@ def section(title: str, body: str) -> str:
 
 def _stability(run: Run, story: Story) -> str:
     """Nothing at all for the log of a version that did not measure it."""
-    figures = stability_figures(run, story)
+    figures = stability_figures(run, story) + autopilot_figures(run, story)
     return section("Stability", "".join(map(card, figures))) if figures else ""
 
 

@@ -189,9 +189,11 @@ def _count_class(audited: Audit, law: Law) -> str:
 
 
 def incident_section(run: Run) -> str:
-    """Restarts, expired leases, losses, quarantines, resumes, and how the run ended."""
+    """Restarts, expired leases, losses, quarantines, what the autopilot moved, resumes, and how the run ended."""
     rows = incident_rows(run)
-    caption = "Losses, restarts, quarantines, resumes and the end, with the number of the event in the run log."
+    caption = (
+        "Losses, restarts, quarantines, levers moved, resumes and the end, with the event's number in the run log."
+    )
     body = '<p class="nothing">Nothing out of the ordinary.</p>'
     if rows:
         kinds = Counter(what for _, _, what, _ in rows)

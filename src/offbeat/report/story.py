@@ -90,6 +90,7 @@ class Story:
     unexplained: list[tuple[int, e.Trained]] = field(default_factory=list)
     quarantines: list[tuple[int, float, e.Quarantine]] = field(default_factory=list)
     evictions: list[tuple[int, e.Evict]] = field(default_factory=list)
+    steers: list[tuple[int, e.Steer]] = field(default_factory=list)
     departures: list[e.Departed] = field(default_factory=list)
     astray: list[str] = field(default_factory=list)
     evaluations: list[tuple[float, e.Evaluated]] = field(default_factory=list)
@@ -228,6 +229,8 @@ class Story:
                 self.continues[command.lane].append((seq, command.version))
             case e.Train():
                 self.trains_of[command.iteration].append((seq, command))
+            case e.Steer():
+                self.steers.append((seq, command))
             case e.Quarantine():
                 self.quarantines.append((seq, now, command))
             case e.Stop():

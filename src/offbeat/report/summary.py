@@ -12,6 +12,7 @@ from typing import Any
 
 from offbeat import events as e
 from offbeat.report.audit import Audit, audit
+from offbeat.report.figures_autopilot import levers
 from offbeat.report.read import Run
 from offbeat.report.story import Story, tell
 from offbeat.report.tally import clock
@@ -29,7 +30,8 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
     schedule promises none), stability (None before the first iteration and in
     logs without instruments; its keys are those of records.Instruments, over all iterations: policy_lag_kl,
     effective_sample_size, clip_share and g_upd as means, drift_from_start and drift_exponent at the end, cycle_drift as
-    the largest), mismatch (see `mismatch`), lost, consumed_twice (trajectories), wall_seconds, report.
+    the largest), mismatch (see `mismatch`), autopilot (None where it is off; see
+    `autopilot`), lost, consumed_twice (trajectories), wall_seconds, report.
     """
     audited = audited or audit(run)
     story = tell(run)
@@ -57,6 +59,7 @@ def summary(run: Run, audited: Audit | None = None) -> dict[str, Any]:
         },
         "stability": stability(story),
         "mismatch": mismatch(story),
+        "autopilot": autopilot(run, story),
         "lost": audited.breaches["lost"],
         "consumed_twice": audited.breaches["consumed_twice"],
         "wall_seconds": run.wall_seconds if run.records else None,
@@ -82,6 +85,18 @@ def stability(story: Story) -> dict[str, float | None] | None:
         "drift_exponent": measured[-1].drift_exponent,
         "cycle_drift": max(cycles, default=None),
     }
+
+
+def autopilot(run: Run, story: Story) -> dict[str, Any] | None:
+    """Where its levers stand at the end, and each move: the version after which, lever, before, after, reason."""
+    stand = levers(run, story)
+    if stand is None:
+        return None
+    moves = [
+        {"version": s.version, "lever": s.lever, "before": s.before, "after": s.after, "reason": s.reason}
+        for _, s in story.steers
+    ]
+    return {"levers": stand, "moves": moves}
 
 
 def mismatch(story: Story) -> dict[str, Any] | None:

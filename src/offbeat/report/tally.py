@@ -37,6 +37,8 @@ class Tally:
         self.restarts = self.quarantined = 0
         self.consumed = self.staleness_sum = self.staleness_max = 0
         self.last_words = ""
+        self.levers: dict[str, float] = {}
+        """Those that the autopilot holds back, as it last said."""
         self._rewards: deque[float] = deque(maxlen=WINDOW)
         self._steps: deque[tuple[float, int]] = deque(maxlen=WINDOW + 1)
         self._group_version: dict[int, int] = {}
@@ -60,6 +62,7 @@ class Tally:
             e.Train: self._train,
             e.Quarantine: self._quarantine,
             e.Evict: self._evict,
+            e.Steer: self._steer,
             e.Stop: self._stop,
         }
 
@@ -181,6 +184,10 @@ class Tally:
 
     def _evict(self, command: e.Evict) -> None:
         self._group_version.pop(command.group_id, None)
+
+    def _steer(self, command: e.Steer) -> None:
+        self.levers[command.lever] = command.after
+        self.last_words = f"autopilot: {command.reason}"
 
     def _stop(self, command: e.Stop) -> None:
         self.last_words = f"{command.outcome}: {command.reason}"

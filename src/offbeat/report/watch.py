@@ -52,6 +52,8 @@ def cells(tally: Tally) -> dict[str, str]:
     found["slots busy"] = f"{busy}/{slots}"
     if tally.seconds_left is not None:
         found["ETA"] = clock(tally.seconds_left)
+    if tally.levers:
+        found["autopilot"] = ", ".join(f"{lever} {value:g}" for lever, value in tally.levers.items())
     if tally.restarts:
         found["restarts"] = str(tally.restarts)
     if tally.quarantined:

@@ -1,6 +1,6 @@
 """One cell of a study and what comes of it. Staleness is counted in publishes; a publish here is one optimizer update.
 
-Invariant: a cell is data. Everything that determines its result is in it, its key is its digest, and what it gives
+Invariant: a cell is data. All that determines its result is in it, its key is a digest of that, and what it gives
 survives JSON. Knows no model and no file.
 """
 
@@ -17,13 +17,13 @@ from offbeat.theory.refresh import Refresh
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """Sizes of a study: task, batch, the policy all its cells begin with. Lengths in tokens.
+    """Task and sizes of a study: batch, the policy all its cells begin with. Lengths in tokens.
 
     `warm_start_target` is the exact match, sampled, that supervised learning brings the policy to. `evaluate_every`
     and `held_out` say how often and on how many prompts exact match is computed.
     """
 
-    digits: int = 2
+    task: dict[str, Any] = msgspec.field(default_factory=lambda: {"name": "addition", "digits": 2})
     preset: str = "nano"
     prompts: int = 32
     group_size: int = 8
@@ -43,7 +43,7 @@ class Scale(msgspec.Struct, frozen=True):
                     "warm_start_target": self.warm_start_target,
                     "warm_start_batch_size": self.warm_start_batch_size,
                 },
-                "task": {"name": "addition", "digits": self.digits, "held_out": self.held_out},
+                "task": {**self.task, "held_out": self.held_out},
                 "rollout": {
                     "slots": self.prompts * self.group_size,
                     "max_new_tokens": self.max_new_tokens,
@@ -80,9 +80,16 @@ class Cell(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
 
     @property
+    def until_collapse(self) -> bool:
+        """Is nothing wanted of the run after it has collapsed? Option `until_collapse`, of kind `train`."""
+        return bool(self.options.get("until_collapse", False))
+
+    @property
     def key(self) -> str:
-        """A digest [32 hex digits] of everything."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:32]
+        """A digest [32 hex digits] of everything that determines the result: not of what a study calls it, so that
+        studies may share cells."""
+        unnamed = msgspec.structs.replace(self, study="", arm="")
+        return hashlib.sha256(msgspec.json.encode(unnamed, order="sorted")).hexdigest()[:32]
 
     @property
     def mismatch_level(self) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from offbeat.report.style import BLUE, GREEN, ORANGE, RED, ROUND, Figure, faint, line, spec
 from offbeat.studies.cell import Cell
 from offbeat.studies.grid import Estimate, Sample, Trained, estimate, seeds_of
-from offbeat.studies.scales import SMOKE, WHOLE
+from offbeat.studies.scales import SMOKE, STEPS, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.studies.two_constraint import TOLERANCE
 from offbeat.theory.collapse import moving_mean
@@ -24,6 +24,9 @@ from offbeat.theory.fits import median, power_law
 
 ARM = "plain"
 STALENESSES = (4, 16)
+SAFE = (1e-4,)
+FAST = (1.6e-3, 2.4e-3, 3.2e-3, 4.8e-3)
+"""Far beyond the edge. These runs end once their collapse is settled."""
 FIRST_STEPS = 10
 """Steps before which a drift has no exponent yet."""
 ALARM = 0.5
@@ -34,11 +37,12 @@ class CollapseStudy:
     name = "collapse"
 
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
-        rates = (4e-4, 3.2e-3) if smoke else (1e-4, 2e-4, 1.6e-3, 2.4e-3, 3.2e-3, 4.8e-3)
-        steps = 40 if smoke else 300
+        steps, scale = (40, SMOKE) if smoke else (STEPS, WHOLE)
+        options = {rate: {} for rate in SAFE} | {rate: {"until_collapse": True} for rate in FAST}
+        rates = (SAFE[0], FAST[-1]) if smoke else (*SAFE, *FAST)
         return by_seed(
             [
-                Cell(self.name, "train", ARM, seed, s, "fixed-lag", rate, steps, SMOKE if smoke else WHOLE)
+                Cell(self.name, "train", ARM, seed, s, "fixed-lag", rate, steps, scale, options[rate])
                 for seed in range(seeds)
                 for s in STALENESSES
                 for rate in rates

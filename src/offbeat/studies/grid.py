@@ -1,8 +1,8 @@
-"""Results laid out by seed, so that seeds are what is resampled, and the two edges of a (S, eta) grid.
+"""Results laid out by seed, so that seeds are what is resampled, and the edges of a (S, eta) grid.
 
 *Seeds are units*: every interval here comes from drawing whole seeds with replacement; cells of one seed share their
-prompts and stay together. Two edges of the stable region: by *collapse* (the declared criterion, in at most one third
-of the seeds) and by *half gain* (the rate at which half of sync's best gain is left). Pure.
+prompts and stay together. Edges of the stable region: by *collapse* (the declared criterion, in at most one third of
+the seeds) and by *gain* (the rate beyond which less than a wanted gain is left). Pure.
 """
 
 from __future__ import annotations
@@ -92,16 +92,21 @@ def estimate(units: Sequence[T], statistic: Callable[[Sequence[T]], float], name
         return Estimate(None, None)
 
 
-def collapse_edge(seeds: Sample, arm: str, staleness: int, rates: Sequence[float]) -> float:
+def rates_at(seeds: Sample, arm: str, staleness: int) -> list[float]:
+    """The learning rates, ascending, at which an arm was run at this staleness; not every staleness has the same."""
+    return sorted(rate for name, s, rate in seeds[0] if (name, s) == (arm, staleness))
+
+
+def collapse_edge(seeds: Sample, arm: str, staleness: int) -> float:
     """The largest rate of the grid up to which at most a third of the seeds collapsed. ValueError where the smallest
     rate collapses, or none does: then the edge is not on the grid."""
-    edge = None
-    for rate in sorted(rates):
+    edge, rates = None, rates_at(seeds, arm, staleness)
+    for rate in rates:
         fell = fmean(seed[arm, staleness, rate].collapse_step is not None for seed in seeds)
         if fell > MOST_COLLAPSED:
             break
         edge = rate
-    if edge is None or edge == max(rates):
+    if edge is None or edge == rates[-1]:
         raise ValueError(f"S = {staleness}: the edge is not on the grid")
     return edge
 
@@ -110,10 +115,10 @@ def mean_gain(seeds: Sample, arm: str, staleness: int, rate: float) -> float:
     return fmean(seed[arm, staleness, rate].gain for seed in seeds)
 
 
-def half_gain_edge(seeds: Sample, arm: str, staleness: int, rates: Sequence[float], wanted: float) -> float:
+def gain_edge(seeds: Sample, arm: str, staleness: int, wanted: float) -> float:
     """The rate above which the gain stays under `wanted`, between grid points linear in log rate. ValueError where it
     is not on the grid."""
-    ranked = sorted(rates)
+    ranked = rates_at(seeds, arm, staleness)
     gains = [mean_gain(seeds, arm, staleness, rate) for rate in ranked]
     above = [i for i, gain in enumerate(gains) if gain >= wanted]
     if not above or above[-1] == len(ranked) - 1:

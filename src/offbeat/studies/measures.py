@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from offbeat.studies.cell import Cell, Result
-from offbeat.studies.surrogate import bias
+from offbeat.studies.cycle import bias
 from offbeat.studies.training import train
 
 Say = Callable[[int, int], None]

@@ -19,7 +19,7 @@ from offbeat.learner.step import adamw
 from offbeat.settings import LearnerSettings
 from offbeat.studies.cell import Cell
 from offbeat.studies.instruments import GradientCosines
-from offbeat.theory.autopilot import AutopilotSettings, Decision, Levers, Reading, advance, begin
+from offbeat.theory.autopilot import AutopilotSettings, Decision, Levers, Reading, advance, begin, settling
 
 C_LOW = 0.05
 """The cosine that projection at full strength leaves."""
@@ -35,7 +35,7 @@ class Controls:
         self.decisions: list[Decision] = []
         self._settings = AutopilotSettings(
             level=cell.mismatch_level,
-            settle=max(16, 2 * cell.staleness),
+            settle=settling(cell.staleness),
             most_staleness=max(1, cell.staleness),
         )
         self._state = begin(self._settings) if cell.options.get("autopilot") else None

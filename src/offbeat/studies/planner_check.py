@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from offbeat.studies.grid import Sample, Trained, estimate
+from offbeat.studies.grid import Sample, Trained, estimate, rates_at
 from offbeat.theory.fits import median
 from offbeat.theory.pilot import PilotStep
 from offbeat.theory.pilot import estimate as estimate_pilot
@@ -44,10 +44,11 @@ def predictions(run: Trained) -> dict[int, float]:
     return {s: plan(found, s, run.cell.steps).eta_max for s in PLANNED}
 
 
-def check(seeds: Sample, arm: str, rates: Sequence[float], edge: Edge, name: str) -> tuple[dict[str, Any], str]:
+def check(seeds: Sample, arm: str, edge: Edge, name: str) -> tuple[dict[str, Any], str]:
     """Predicted over measured edge at each planned staleness, and the verdict."""
+    lowest = min(rates_at(seeds, arm, PILOT_STALENESS), default=0.0)
     try:
-        units = [(seed, predictions(seed[arm, PILOT_STALENESS, min(rates)])) for seed in seeds]
+        units = [(seed, predictions(seed[arm, PILOT_STALENESS, lowest])) for seed in seeds]
     except (KeyError, ValueError) as error:
         return {}, f"Planner against the {name} edge: the pilot cannot be planned from ({error})."
 
@@ -59,7 +60,7 @@ def check(seeds: Sample, arm: str, rates: Sequence[float], edge: Edge, name: str
     ratios = {
         s: estimate(units, partial(ratio, staleness=s), f"planner {name} {s}")
         for s in PLANNED
-        if (arm, s, min(rates)) in seeds[0]
+        if rates_at(seeds, arm, s)
     }
     known = [found.value for found in ratios.values() if found.value is not None]
     words = ", ".join(f"S = {s}: {pair.shown('.2f')}" for s, pair in ratios.items())
@@ -68,7 +69,7 @@ def check(seeds: Sample, arm: str, rates: Sequence[float], edge: Edge, name: str
     else:
         right = all(1 / FACTOR <= value <= FACTOR for value in known)
         verdict = (
-            f"Planner against the {name} edge, from a pilot at S = {PILOT_STALENESS}, η = {min(rates):g}:"
+            f"Planner against the {name} edge, from a pilot at S = {PILOT_STALENESS}, η = {lowest:g}:"
             f" {'within' if right else 'not within'} a factor of {FACTOR:g}; predicted over measured {words}."
         )
     return {str(s): pair.to_json() for s, pair in ratios.items()}, verdict

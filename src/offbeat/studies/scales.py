@@ -5,4 +5,13 @@ from __future__ import annotations
 from offbeat.studies.cell import Scale
 
 WHOLE = Scale()
-SMOKE = Scale(digits=1, prompts=8, held_out=64, evaluate_every=10, warm_start_target=0.03, warm_start_batch_size=32)
+STEPS = 150
+"""Updates of a whole run."""
+SMOKE = Scale(
+    task={"name": "addition", "digits": 1},
+    prompts=8,
+    held_out=64,
+    evaluate_every=10,
+    warm_start_target=0.03,
+    warm_start_batch_size=32,
+)

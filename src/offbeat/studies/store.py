@@ -7,6 +7,7 @@ with another start policy it is refused: cells would not compare. Knows no model
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -59,6 +60,21 @@ class Store:
                 "INSERT OR REPLACE INTO cells VALUES (?, ?, ?)",
                 (cell.key, msgspec.json.encode(cell), msgspec.json.encode(result)),
             )
+
+    def take_over(self, directory: Path, wanted: Iterable[Cell], policy: str) -> None:
+        """Copy the finished ones of `wanted` from another study's directory. Raises RunDirectoryError where that is
+        none, or its cells began with another start policy."""
+        if not (directory / DATABASE).is_file():
+            raise RunDirectoryError(f"--reuse {directory}: no study there; give the --out of one")
+        other = Store(directory)
+        try:
+            other.agree("policy", policy, "its cells began with another start policy")
+            mine, theirs = self.results(), other.results()
+        finally:
+            other.close()
+        for cell in wanted:
+            if cell.key in theirs and cell.key not in mine:
+                self.add(cell, theirs[cell.key])
 
     def close(self) -> None:
         self._database.close()

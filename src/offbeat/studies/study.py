@@ -89,11 +89,20 @@ class Observer(Protocol):
     def finished(self, cell: Cell, seconds: float) -> None: ...
 
 
-def conduct(design: Design, directory: Path, seeds: int, smoke: bool, observer: Observer) -> Outcome:
+def conduct(
+    design: Design,
+    directory: Path,
+    seeds: int,
+    smoke: bool,
+    observer: Observer,
+    reuse: Sequence[Path] = (),
+    workers: int | None = None,
+) -> Outcome:
     """Make what is missing of a study and conclude. Give the same directory again to go on where it stopped.
 
-    Raises SettingsError or RunDirectoryError before anything is written, TaskError where the start policy cannot be
-    made, RunFailed where a cell fails.
+    `reuse`: directories of other studies, of which cells that are the same are taken over. `workers`: processes of one
+    thread each, as many as there are cores unless said. Raises SettingsError or RunDirectoryError before anything is
+    written, TaskError where the start policy cannot be made, RunFailed where a cell fails.
     """
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: needs at least 1; 5 or more are evidence")
@@ -102,7 +111,10 @@ def conduct(design: Design, directory: Path, seeds: int, smoke: bool, observer: 
     try:
         store.agree("study", design.name, "it holds another study")
         policy = prepare_policy(planned[0].scale.settings(1e-4, 1), observer.preparing)
-        store.agree("policy", weights_digest(policy), "its cells began with another start policy")
+        digest = weights_digest(policy)
+        store.agree("policy", digest, "its cells began with another start policy")
+        for other in reuse:
+            store.take_over(other, planned, digest)
         kept = store.results()
         missing = [cell for cell in planned if cell.key not in kept]
         observer.begins(len(planned), len(planned) - len(missing), sum(cell.steps for cell in missing))
@@ -111,8 +123,8 @@ def conduct(design: Design, directory: Path, seeds: int, smoke: bool, observer: 
             store.add(cell, result)
             observer.finished(cell, result.seconds)
 
-        cores = len(os.sched_getaffinity(0))
-        run_cells(missing, policy, cores, directory / WORKERS_LOG, done, observer.stepped)
+        count = workers or len(os.sched_getaffinity(0))
+        run_cells(missing, policy, count, directory / WORKERS_LOG, done, observer.stepped)
         kept = store.results()
     finally:
         store.close()

@@ -1,66 +1,62 @@
-"""H(theta, phi): the gradient at theta of the surrogate over data that phi sampled, and its bias, measured directly.
+"""H(theta, phi), the expected gradient at theta of GRPO's surrogate over data of phi, without the noise of sampling.
 
-*Common-numbers rule*: stale and fresh data are sampled for the same prompts with the same random numbers, so what
-differs between them is what the two policies differ in, and noise shrinks with the bias itself. The squared norm of
-the bias is estimated from products of independent batches, so noise adds nothing to it on average.
-Source: arXiv 2607.01083 (the map and its bias); how to estimate it is ours.
+Where a reward is 1 for one response, the gold one, and 0 for all others, the others need not be sampled: at each
+prefix E_phi[r grad log pi_theta] = sum over tokens of grad pi_theta = 0 with r = pi_theta / pi_phi, so what all
+responses contribute without the clip is 0, and what the wrong ones do is minus what the gold one does. What is left to
+sampling are tokens of wrong responses that the clip takes out. Advantages follow from the number of gold responses in
+a group, which is binomial. (The map and its bias: arXiv 2607.01083. That it can be had so is ours.)
+*Closed-form law*: the gradient of `closed` + `clipped` is in expectation that of the learner's step on phi's groups.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from offbeat.learner.step import PolicyLearner
-from offbeat.records import Batch
-from offbeat.settings import LearnerSettings, Settings
-from offbeat.studies.cell import Cell
-from offbeat.studies.instruments import flat, flat_gradient
-from offbeat.studies.training import Trainer
-
-MEASURED = ("bias_squared", "bias_squared_error", "gradient_squared", "lag_distance")
+from offbeat.learner.advantage import group_advantages
 
 
-class GradientTaker(torch.optim.Optimizer):
-    """Takes each gradient [P] instead of a step: parameters stay as they are."""
+def expected_advantages(gold_probability: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Expected advantage of a gold and of a wrong response, given that it is one: [B] each, from pi_phi(gold) [B].
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        super().__init__(parameters, {"lr": 0.0})
-        self.taken: Tensor | None = None
+    The other size - 1 of its group are gold independently, each with that probability.
+    """
+    plus = [group_advantages([1.0] * n + [0.0] * (size - n))[0] for n in range(1, size + 1)]
+    minus = [group_advantages([1.0] * n + [0.0] * (size - n))[-1] for n in range(size)]
+    p = gold_probability.double()
+    others = size - 1
+    chances = torch.stack([math.comb(others, n) * p**n * (1 - p) ** (others - n) for n in range(size)])
+    return torch.tensor(plus, dtype=torch.float64) @ chances, torch.tensor(minus, dtype=torch.float64) @ chances
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.taken = flat_gradient([p for group in self.param_groups for p in group["params"]])
+
+def closed(target: Tensor, behaviour: Tensor, size: int, clip: tuple[float, float], weight: float) -> Tensor:
+    """The part known in closed form, to be minimised: `weight` times the sum over prompts of what one response to each
+    is expected to add to the loss. For the aggregation `constant` the weight is 1 / (prompts x longest response).
+
+    target, behaviour [B, L]: log-probs of the gold responses' tokens under theta (carries the gradient) and phi, 0
+    beyond their ends. `clip`: the bounds of the ratio.
+    """
+    ratio = (target - behaviour).exp().detach().double()
+    p = behaviour.double().sum(1).exp()
+    plus, minus = expected_advantages(p, size)
+    kept = ratio * (ratio <= clip[1])
+    factor = p.unsqueeze(1) * (plus.unsqueeze(1) * kept - minus.unsqueeze(1) * ratio)
+    return -weight * (factor * target).sum()
 
 
-class Probe:
-    """H of a learner's own objective at its present parameters: the learner's step with nothing done at its end."""
+def clipped(target: Tensor, behaviour: Tensor, weights: Tensor, clip: tuple[float, float]) -> Tensor:
+    """What the clip takes out of wrong responses, to be added to `closed`.
 
-    def __init__(self, model_dir: Path, learner: PolicyLearner, settings: Settings) -> None:
-        unclipped = settings.model_copy(
-            update={"learner": settings.learner.model_copy(update={"max_gradient_norm": 1e30})}
-        )
-        takers: list[GradientTaker] = []
-
-        def factory(parameters: Iterable[nn.Parameter], _settings: LearnerSettings) -> GradientTaker:
-            takers.append(GradientTaker(parameters))
-            return takers[0]
-
-        self._learner = PolicyLearner(model_dir, learner.policy, unclipped, 0, factory)
-        self._taker = takers[0]
-
-    def gradient(self, batch: Batch) -> Tensor:
-        """H [P] on a batch, to be minimised; zeros where every advantage is 0."""
-        self._taker.taken = None
-        self._learner.step(Batch(self._learner.version, batch.groups))
-        taken = self._taker.taken
-        if taken is None:
-            return torch.zeros_like(flat([p for p in self._learner.policy.model.parameters() if p.requires_grad]))
-        return taken
+    target, behaviour [N, L]: log-probs of responses' tokens under theta and phi. weights [N]: for each response the
+    expected advantage of a wrong one to its prompt, 0 for a gold one, which `closed` has, times what it counts: for
+    samples of phi 1 / (N x longest response).
+    """
+    ratio = (target - behaviour).exp().detach().double()
+    taken = ratio * (ratio < clip[0])
+    return (weights.unsqueeze(1) * taken * target).sum()
 
 
 def squared_norm(vectors: Sequence[Tensor]) -> tuple[float, float]:
@@ -76,53 +72,3 @@ def squared_norm(vectors: Sequence[Tensor]) -> tuple[float, float]:
     without = (total - 2 * each) / ((count - 1) * (count - 2))
     error = math.sqrt((count - 1) / count * float((without - without.mean()).square().sum()))
     return total / (count * (count - 1)), error
-
-
-def bias(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> dict[str, Any]:
-    """Follow one cycle of a cyclic refresh and measure the bias at each staleness of `options["stalenesses"]`.
-
-    `approach` sync steps at `approach_rate` lead to phi; then up to `cell.staleness` updates at the cell's rate follow
-    on data of phi. At each S the bias ||H(theta, phi) - H(theta, theta)|| is estimated from `batches` pairs of
-    batches of `groups` groups. Lists are by S: bias_squared and bias_squared_error (its standard error),
-    gradient_squared (of H(theta, theta)), lag_distance ||theta - phi||.
-    """
-    options = cell.options
-    approach, stalenesses = int(options["approach"]), [int(s) for s in options["stalenesses"]]
-    settings = cell.scale.settings(float(options["approach_rate"]), approach + cell.staleness)
-    trainer = Trainer(cell, policy, settings)
-    steps, done = approach + cell.staleness + len(stalenesses) * int(options["batches"]), 0
-    found: dict[str, Any] = {name: [] for name in MEASURED}
-    try:
-        for done in range(1, approach + 1):
-            trainer.step(lag=0)
-            trainer.publish(keep=())
-            say(done, steps)
-        settings = cell.scale.settings(cell.learning_rate, approach + cell.staleness)
-        trainer.set_rate(policy, settings)
-        for staleness in range(1, cell.staleness + 1):
-            trainer.step(lag=staleness - 1)
-            done += 1
-            if staleness in stalenesses:
-                trainer.publish(keep=(approach,))
-                _measure(trainer, Probe(policy, trainer.learner, settings), approach, options, found)
-                done += int(options["batches"])
-            say(done, steps)
-    finally:
-        trainer.close()
-    return found
-
-
-def _measure(trainer: Trainer, probe: Probe, phi: int, options: dict[str, Any], found: dict[str, Any]) -> None:
-    theta = trainer.learner.version
-    differences, fresh_gradients = [], []
-    for k in range(int(options["batches"])):
-        stream, groups = f"measure-{theta}", int(options["groups"])
-        pair = [probe.gradient(trainer.rollouts.batch(k, version, stream, groups)) for version in (phi, theta)]
-        differences.append(pair[0] - pair[1])
-        fresh_gradients.append(pair[1])
-    squared, error = squared_norm(differences)
-    found["bias_squared"].append(squared)
-    found["bias_squared_error"].append(error)
-    found["gradient_squared"].append(squared_norm(fresh_gradients)[0])
-    distance = float((trainer.snapshots[theta] - trainer.snapshots[phi]).norm())
-    found["lag_distance"].append(distance)

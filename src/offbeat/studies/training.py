@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from offbeat.errors import EngineError, WeightsError
+from offbeat.learner.batches import Sample
+from offbeat.learner.logprobs import target_logprobs
 from offbeat.learner.step import OptimizerFactory, PolicyLearner, adamw
-from offbeat.models.gold import GoldAnswers, Limits, Padded, micro_batches, pad
+from offbeat.models.gold import GoldAnswers, Limits
 from offbeat.models.tokens import load_tokenizer
-from offbeat.models.warm_start import MICRO_BATCH_TOKENS, exact_match_rates
 from offbeat.ports import Task
 from offbeat.records import StepReport
 from offbeat.settings import Settings
@@ -28,7 +29,11 @@ from offbeat.studies.instruments import flat
 from offbeat.studies.piloted import Controls
 from offbeat.studies.rollouts import Rollouts
 from offbeat.tasks import make_task
+from offbeat.theory.collapse import is_settled
 from offbeat.theory.refresh import lag_at
+
+EXAM_TOKENS = 8192
+"""In one pass over held-out prompts."""
 
 
 class Trainer:
@@ -60,12 +65,9 @@ class Trainer:
         self.snapshots = {v: s for v, s in self.snapshots.items() if v in keep}
         self.snapshots[self.learner.version] = flat(self.parameters)
 
-    def set_rate(self, policy: Path, settings: Settings) -> None:
-        """Go on at the learning rate of `settings`, optimizer state kept."""
-        directory = Path(self._scratch.name) / "checkpoint"
-        version = self.learner.version
-        self.learner.save(directory)
-        self.learner = PolicyLearner.restore(policy, directory, settings, version)
+    def go_on_from(self, policy: Path, directory: Path, settings: Settings) -> None:
+        """Take the learner that was saved in `directory` up again, at the learning rate of `settings`."""
+        self.learner = PolicyLearner.restore(policy, directory, settings)
         self.parameters = [p for p in self.learner.policy.model.parameters() if p.requires_grad]
 
     def step(self, lag: int) -> StepReport:
@@ -73,21 +75,31 @@ class Trainer:
         iteration = self.learner.version
         return self.learner.step(self.rollouts.batch(iteration, iteration - lag))
 
+    @torch.no_grad()
     def exact_match(self) -> float:
-        """Expected exact match of a sample (temperature 1) on held-out prompts."""
-        return exact_match_rates(self.learner.policy.model, *self._exam).sampled
+        """Expected exact match of a sample (temperature 1) on held-out prompts: the mean probability of gold."""
+        policy, total = self.learner.policy, 0.0
+        for part in policy.micro_batches(self._exam, EXAM_TOKENS):
+            logprobs, _ = target_logprobs(policy, part, temperature=1.0)
+            total += float(logprobs.double().sum(1).exp().sum())
+        return total / self.cell.scale.held_out
 
 
-def _exam(task: Task, policy: Path, settings: Settings) -> tuple[list[Padded], int]:
+def _exam(task: Task, policy: Path, settings: Settings) -> list[Sample]:
+    """Gold responses to held-out prompts, of those that fit: the others cannot be answered."""
     limits = Limits(settings.rollout.context, settings.rollout.max_new_tokens)
     gold = GoldAnswers(task, load_tokenizer(policy), limits)
-    prompts = task.held_out(settings.task.held_out)
-    examples = [example for example in map(gold.encode, prompts) if example]
-    return [pad(part) for part in micro_batches(examples, MICRO_BATCH_TOKENS)], len(prompts)
+    examples = filter(None, map(gold.encode, task.held_out(settings.task.held_out)))
+    unknown = (0.0,) * settings.rollout.max_new_tokens
+    return [
+        Sample(i, x.prompt_ids, x.response_ids, unknown[: len(x.response_ids)], None, 0.0)
+        for i, x in enumerate(examples)
+    ]
 
 
 def train(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> Curves:
-    """Run a cell to its end; `say` hears steps done of how many. Ends early where numbers stop being finite."""
+    """Run a cell to its end; `say` hears steps done of how many. Ends early where numbers stop being finite, and where
+    the cell asks for no more than its collapse once that is settled."""
     settings = cell.scale.settings(cell.learning_rate, cell.steps)
     controls = Controls(cell)
     trainer = Trainer(cell, policy, settings, controls.optimizer)
@@ -116,9 +128,12 @@ def _curves(cell: Cell, trainer: Trainer, controls: Controls, say: Callable[[int
         found.lag_distance.append(float((before - behaviour).norm()))
         found.update_norm.append(float((after - before).norm()))
         found.drift.append(float((after - trainer.start).norm()))
-        if (step + 1) % cell.scale.evaluate_every == 0 or step + 1 == cell.steps:
+        over = step + 1 == cell.steps or (cell.until_collapse and is_settled(found.reward))
+        if (step + 1) % cell.scale.evaluate_every == 0 or over:
             found.evaluations.append((step + 1, trainer.exact_match()))
         say(step + 1, cell.steps)
+        if over:
+            break
     found.control = controls.summary()
     return found
 

@@ -1,8 +1,9 @@
 """Study `two-constraint` (L1, L5, L7 without control): how the largest stable learning rate depends on staleness.
 
-A grid of (S, eta) at fixed lag with a sync control. *Declared*: the edge by collapse and the edge by half gain (see
-`grid`); the staleness-limited region is S >= 8, the horizon-limited one 1 <= S <= 2; the law predicts a slope of
-log eta_max on log S of -1 in the first and 0 in the second, each held where the value is within 0.25.
+A grid of (S, eta) at fixed lag with a sync control, for each S the rates around its edge. *Declared*: three edges (see
+`grid`): by collapse; by half gain, half of sync's best; by break-even, where a run ends no better than it began. The
+staleness-limited region is S >= 8, the horizon-limited one 1 <= S <= 2; the law predicts a slope of log eta_max on
+log S of -1 in the first and 0 in the second, each held where the value is within 0.25.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from offbeat.studies.grid import (
     Sample,
     collapse_edge,
     estimate,
-    half_gain_edge,
+    gain_edge,
     mean_gain,
+    rates_at,
     seeds_of,
 )
 from offbeat.studies.planner_check import Edge, check
-from offbeat.studies.scales import SMOKE, WHOLE
+from offbeat.studies.scales import SMOKE, STEPS, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.theory.fits import power_law
 
@@ -36,6 +38,17 @@ HORIZON_LIMITED = 2
 """Up to this S, from 1."""
 TOLERANCE = 0.25
 ARM = "plain"
+GRID = {
+    0: (1e-4, 2e-4),
+    1: (2e-4, 4e-4, 8e-4),
+    2: (1e-4, 2e-4, 4e-4, 8e-4),
+    8: (1e-4, 2e-4, 4e-4),
+    16: (5e-5, 1e-4, 2e-4, 4e-4),
+    32: (2.5e-5, 5e-5, 1e-4, 2e-4),
+}
+"""Learning rates by staleness. Chosen after a pilot of one seed had shown where sync learns best; S = 0 and S = 16 are
+those of study `gac`, whose cells can be taken over."""
+SMOKE_GRID = dict.fromkeys((0, 4, 16), (2e-4, 8e-4))
 RATES = [m * 10.0**k for k in range(-6, 0) for m in (1, 2, 5)]
 """Ticks of a logarithmic axis of learning rates."""
 
@@ -44,15 +57,12 @@ class TwoConstraintStudy:
     name = "two-constraint"
 
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
-        scale = SMOKE if smoke else WHOLE
-        stalenesses = (0, 4, 16) if smoke else (0, 1, 2, 8, 16, 32)
-        rates = (2e-4, 8e-4) if smoke else (5e-5, 1e-4, 2e-4, 4e-4, 8e-4)
-        steps = 40 if smoke else 200
+        scale, steps, grid = (SMOKE, 40, SMOKE_GRID) if smoke else (WHOLE, STEPS, GRID)
         return by_seed(
             [
                 Cell(self.name, "train", ARM, seed, staleness, "fixed-lag", rate, steps, scale)
                 for seed in range(seeds)
-                for staleness in stalenesses
+                for staleness, rates in grid.items()
                 for rate in rates
             ]
         )
@@ -60,12 +70,12 @@ class TwoConstraintStudy:
     def findings(self, results: Results, smoke: bool) -> Findings:
         seeds = seeds_of(results)
         stalenesses = sorted({cell.staleness for cell, _ in results})
-        rates = sorted({cell.learning_rate for cell, _ in results})
         edges: dict[str, Edge] = {
-            "collapse": partial(collapse_edge, arm=ARM, rates=rates),
-            "half gain": partial(half_of_sync, rates=rates),
+            "collapse": partial(collapse_edge, arm=ARM),
+            "half gain": half_of_sync,
+            "break-even": partial(gain_edge, arm=ARM, wanted=0.0),
         }
-        values: dict[str, Any] = {"grid": _grid_json(seeds, stalenesses, rates)}
+        values: dict[str, Any] = {"grid": _grid_json(seeds, stalenesses)}
         verdicts, rows = [], []
         by_edge: dict[str, list[tuple[int, float]]] = {}
         for name, edge in edges.items():
@@ -76,40 +86,40 @@ class TwoConstraintStudy:
                 "staleness-limited": ([s for s in stalenesses if s >= STALENESS_LIMITED], -1.0),
                 "horizon-limited": ([s for s in stalenesses if 1 <= s <= HORIZON_LIMITED], 0.0),
             }
-            values[f"eta_max_{name.replace(' ', '_')}"] = {str(s): one.to_json() for s, one in found.items()}
+            key = name.replace(" ", "_").replace("-", "_")
+            values[f"eta_max_{key}"] = {str(s): one.to_json() for s, one in found.items()}
             for region, (members, predicted) in regions.items():
                 statistic = partial(edge_slope, stalenesses=members, edge=edge)
                 slope = estimate(seeds, statistic, f"{name} {region}")
-                values[f"slope_{name.replace(' ', '_')}_{region.replace('-', '_')}"] = slope.to_json()
+                values[f"slope_{key}_{region.replace('-', '_')}"] = slope.to_json()
                 verdicts.append(slope_verdict(f"{name} edge, {region}", slope, predicted))
-            key = f"planner_{name.replace(' ', '_')}"
-            values[key], verdict = check(seeds, ARM, rates, edge, name)
+            values[f"planner_{key}"], verdict = check(seeds, ARM, edge, name)
             verdicts.append(verdict)
         lead = (
             f"{len(seeds)} seeds, fixed lag: every batch is exactly S publishes (one optimizer update each) old, S = 0"
-            " is the sync control. Edge: the largest learning rate a run survives, by the declared collapse criterion"
-            " and by half of sync's best gain on held-out prompts."
+            " is the sync control. Edge: the largest learning rate a run survives: by the declared collapse criterion,"
+            " by half of sync's best gain on held-out prompts, and where nothing is gained any more."
         )
         table = ("Edges", "Largest stable learning rate with 95 % intervals over seeds.",
                  ["S", "edge", "η_max"], rows, 1)  # fmt: skip
         return Findings(
             "The largest stable learning rate against staleness", lead, values, verdicts,
-            [_map(seeds, stalenesses, rates), _edge_figure(by_edge), _gains(seeds, stalenesses, rates)],
+            [_map(seeds, stalenesses), _edge_figure(by_edge), _gains(seeds, stalenesses)],
             [table],
         )  # fmt: skip
 
 
-def best_sync_gain(sample: Sample, rates: Sequence[float]) -> float:
+def best_sync_gain(sample: Sample) -> float:
     """The mean gain of sync at the rate of the grid that is best for it. ValueError where it learns nothing."""
-    best = max(mean_gain(sample, ARM, 0, rate) for rate in rates)
+    best = max(mean_gain(sample, ARM, 0, rate) for rate in rates_at(sample, ARM, 0))
     if best <= 0:
         raise ValueError("sync gained nothing")
     return best
 
 
-def half_of_sync(sample: Sample, staleness: int, rates: Sequence[float]) -> float:
+def half_of_sync(sample: Sample, *, staleness: int) -> float:
     """The edge by half of sync's best gain."""
-    return half_gain_edge(sample, ARM, staleness, rates, best_sync_gain(sample, rates) / 2)
+    return gain_edge(sample, ARM, staleness, best_sync_gain(sample) / 2)
 
 
 def edge_slope(sample: Sample, stalenesses: Sequence[int], edge: Edge) -> float:
@@ -133,7 +143,7 @@ def slope_verdict(what: str, found: Estimate, predicted: float) -> str:
     return f"{what}: slope {found.shown('.2f')}, {word} ({predicted:g} ± {TOLERANCE})."
 
 
-def _grid_json(seeds: Sample, stalenesses: Sequence[int], rates: Sequence[float]) -> list[dict[str, Any]]:
+def _grid_json(seeds: Sample, stalenesses: Sequence[int]) -> list[dict[str, Any]]:
     return [
         {
             "staleness": s,
@@ -143,19 +153,22 @@ def _grid_json(seeds: Sample, stalenesses: Sequence[int], rates: Sequence[float]
             "seeds": len(seeds),
         }
         for s in stalenesses
-        for rate in rates
+        for rate in rates_at(seeds, ARM, s)
     ]
 
 
-def _map(seeds: Sample, stalenesses: Sequence[int], rates: Sequence[float]) -> Figure:
-    gains = [[mean_gain(seeds, ARM, s, rate) for s in stalenesses] for rate in rates]
-    fell = [
-        [sum(seed[ARM, s, rate].collapse_step is not None for seed in seeds) for s in stalenesses] for rate in rates
-    ]
-    words = [
-        [f"{g:+.2f}" + (f"<br>{n} fell" if n else "") for g, n in zip(*row, strict=True)]
-        for row in zip(gains, fell, strict=True)
-    ]
+def _map(seeds: Sample, stalenesses: Sequence[int]) -> Figure:
+    run = {(s, rate): mean_gain(seeds, ARM, s, rate) for s in stalenesses for rate in rates_at(seeds, ARM, s)}
+    rates = sorted({rate for _, rate in run})
+    gains = [[run.get((s, rate)) for s in stalenesses] for rate in rates]
+
+    def word(s: int, rate: float) -> str:
+        if (s, rate) not in run:
+            return ""
+        fell = sum(seed[ARM, s, rate].collapse_step is not None for seed in seeds)
+        return f"{run[s, rate]:+.2f}" + (f"<br>{fell} fell" if fell else "")
+
+    words = [[word(s, rate) for s in stalenesses] for rate in rates]
     heat = go.Heatmap(
         x=[str(s) for s in stalenesses], y=[f"{rate:g}" for rate in rates], z=gains, text=words,
         texttemplate="%{text}", colorscale="RdYlGn", zmid=0,
@@ -191,12 +204,11 @@ def _edge_figure(by_edge: dict[str, list[tuple[int, float]]]) -> Figure:
     return Figure("edges", "The edge", caption, chart if anchors else None)
 
 
-def _gains(seeds: Sample, stalenesses: Sequence[int], rates: Sequence[float]) -> Figure:
-    traces = [
-        line([s * rate for rate in rates], [mean_gain(seeds, ARM, s, rate) for rate in rates], f"S {s}",
-             colour, "%{y:+.3f}", mode="lines+markers")
-        for s, colour in zip(stalenesses, COLOURS, strict=False)
-        if s > 0
-    ]  # fmt: skip
+def _gains(seeds: Sample, stalenesses: Sequence[int]) -> Figure:
+    traces = []
+    for s, colour in zip((s for s in stalenesses if s > 0), COLOURS, strict=False):
+        rates = rates_at(seeds, ARM, s)
+        gains = [mean_gain(seeds, ARM, s, rate) for rate in rates]
+        traces.append(line([s * rate for rate in rates], gains, f"S {s}", colour, "%{y:+.3f}", mode="lines+markers"))
     chart = spec(traces, "S·η", "gain", xaxis_type="log", yaxis_rangemode="normal", xaxis_tickvals=ROUND)
     return Figure("gains", "Gain over S·η", "If S·η alone decided, the curves would fall at one place.", chart)

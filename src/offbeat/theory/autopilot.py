@@ -1,9 +1,10 @@
 """A controller that keeps a run inside both constraints by the cheapest lever that can act: pure, step by step.
 
 Pressure 1 is a constraint reached: mismatch over its level (the staleness side, S eta G_upd against R_batch), drift
-over R_crit where that is known (the horizon side), cosine over its alarm where there is one. Above `high` the next
-lever in order of cost is pulled: projection (only where gradients are aligned, else it can do nothing), then the
-learning rate, then the staleness bound K. Below `low` they are let go again: projection, then the costliest first.
+over R_crit where that is known (the horizon side), cosine over its alarm where there is one. Above `high` the
+cheapest lever that suffices is pulled: projection (where gradients are so aligned that taking the alignment away is
+enough), then the learning rate (by as many halves as the pressure asks for, which is proportional to it), then the
+staleness bound K. Below `low` they are let go again: projection, then the costliest first.
 *Hysteresis invariant*: between two decisions lie at least `settle` steps (`window` where a letting go is taken back),
 tightening and letting go need pressures that are apart, and each letting go taken back makes the next twice as slow.
 *Fold invariant*: state and decisions are a function of the readings alone: a resumed run folds them from its log.
@@ -12,12 +13,15 @@ Source: the two-constraint rule of arXiv 2607.01083; the controller is ours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from offbeat.theory.fits import median
 
+WINDOW = 8
+SETTLE = 16
 BACK_OFF = 2
 """How much slower every letting go becomes that had to be taken back."""
 Lever = Literal["projection", "learning rate", "staleness"]
@@ -33,13 +37,13 @@ class AutopilotSettings:
     alarm: float | None = 0.5
     high: float = 0.8
     low: float = 0.3
-    window: int = 8
+    window: int = WINDOW
     """Pressures are medians over so many steps, so that no single batch decides."""
-    settle: int = 16
+    settle: int = SETTLE
+    """Steps between decisions: as old as data may be, and a window more, so that what is judged was all sampled after
+    the last one."""
     patience: int = 48
     """Steps below `low` before anything is let go."""
-    aligned: float = 0.1
-    """A median cosine above which projection has something to remove."""
     strengths: tuple[float, ...] = (0.0, 0.5, 1.0)
     rate_factor: float = 0.5
     least_rate: float = 1 / 16
@@ -96,9 +100,14 @@ class State:
     regrets: int = 0
 
 
+def settling(staleness: int) -> int:
+    """How many steps after a decision it can be judged, where data is up to so old."""
+    return max(SETTLE, staleness + WINDOW)
+
+
 def begin(settings: AutopilotSettings) -> State:
-    """Nothing is held back yet."""
-    return State(Levers(settings.strengths[0], 1.0, settings.most_staleness))
+    """Nothing is held back yet, and the first decision waits for nothing but a full window."""
+    return State(Levers(settings.strengths[0], 1.0, settings.most_staleness), since=settings.settle)
 
 
 def advance(state: State, seen: Reading, settings: AutopilotSettings) -> tuple[State, Decision | None]:
@@ -113,7 +122,7 @@ def advance(state: State, seen: Reading, settings: AutopilotSettings) -> tuple[S
     moved: tuple[Lever, Levers] | None = None
     regrets = now.regrets
     if pressure > settings.high:
-        moved, why = _tightened(now.levers, recent, settings, now.let_go), "above"
+        moved, why = _tightened(now.levers, settings.high / pressure, recent, settings, now.let_go), "above"
         regrets += now.let_go is not None
     elif calm >= settings.patience * BACK_OFF**regrets:
         moved, why = _let_go(now.levers, settings), "below"
@@ -154,16 +163,27 @@ def _cosine(recent: tuple[Reading, ...]) -> float | None:
     return median(known) if known else None
 
 
+def projection_share(cosine: float) -> float:
+    """How far steps with nothing in common come, as a share of as many whose neighbours have this cosine: of long sums
+    sqrt((1 - c) / (1 + c)), where correlations fall geometrically with the lag (`laws.correlated_reach`)."""
+    c = min(1.0, max(0.0, cosine))
+    return math.sqrt((1 - c) / (1 + c))
+
+
 def _tightened(
-    levers: Levers, recent: tuple[Reading, ...], settings: AutopilotSettings, let_go: Lever | None
+    levers: Levers, wanted: float, recent: tuple[Reading, ...], settings: AutopilotSettings, let_go: Lever | None
 ) -> tuple[Lever, Levers] | None:
-    """The cheapest lever that can act; not projection where it was what was let go: it held, but did not mend."""
+    """The cheapest lever that suffices, `wanted` being the share of the pressure that may stay; not projection where
+    it was what was let go: it held, but did not mend."""
     cosine = _cosine(recent)
     stronger = [strength for strength in settings.strengths if strength > levers.strength]
-    if stronger and let_go != "projection" and cosine is not None and cosine > settings.aligned:
+    if stronger and let_go != "projection" and cosine is not None and projection_share(cosine) <= wanted:
         return "projection", replace(levers, strength=stronger[0])
     if levers.rate > settings.least_rate:
-        return "learning rate", replace(levers, rate=max(settings.least_rate, levers.rate * settings.rate_factor))
+        rate = levers.rate * settings.rate_factor
+        while rate > max(settings.least_rate, levers.rate * wanted):
+            rate *= settings.rate_factor
+        return "learning rate", replace(levers, rate=max(settings.least_rate, rate))
     if levers.staleness > settings.least_staleness:
         return "staleness", replace(levers, staleness=max(settings.least_staleness, levers.staleness // 2))
     return None

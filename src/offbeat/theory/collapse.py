@@ -52,6 +52,12 @@ def collapse(
     )
 
 
+def is_settled(rewards: Sequence[float], criterion: Criterion = Criterion()) -> bool:
+    """Has the run collapsed, with all its steps of patience behind it? Then no further step can take that back."""
+    step = _by_reward(rewards, criterion)
+    return step is not None and step + criterion.patience < len(rewards)
+
+
 def moving_mean(values: Sequence[float], window: int) -> list[float]:
     """The mean of the last `window` values at each place, of fewer at the beginning."""
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]

@@ -23,7 +23,7 @@ class MultiVersion(Schedule):
         plan = window.plan
         if plan.evicts:
             return super().headroom(window) if self._young_enough(window, window.newest) else 0
-        bound = capacity(window.newest, window.iteration, plan.bound, plan.batch_size)
+        bound = capacity(window.newest, window.iteration, window.bound, plan.batch_size)
         return max(0, min(super().headroom(window), bound - window.outstanding(window.newest)))
 
     def admits(self, window: Window, version: int) -> bool:
@@ -37,14 +37,14 @@ class MultiVersion(Schedule):
             version,
             window.newest,
             window.iteration,
-            plan.bound,
+            window.bound,
             plan.batch_size,
             plan.group_size,
         )
 
     def _young_enough(self, window: Window, version: int) -> bool:
         """May the next batch hold what starts under `version` now?"""
-        return window.staleness(version) <= window.plan.bound
+        return window.staleness(version) <= window.bound
 
     def batch(self, window: Window) -> list[LiveGroup] | None:
         plan = window.plan

@@ -107,7 +107,7 @@ def load_checkpoint(
 def stored_weights(file: Path) -> dict[str, Any] | None:
     """Weights of a safetensors file by name, each to be read by its rows, or None where there is none to read."""
     try:
-        opened = safe_open(file, framework="pt")
+        opened: Any = safe_open(file, framework="pt")
     except (SafetensorError, OSError):
         return None
     return {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118

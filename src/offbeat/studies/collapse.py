@@ -38,7 +38,9 @@ class CollapseStudy:
 
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
         steps, scale = (40, SMOKE) if smoke else (STEPS, WHOLE)
-        options = {rate: {} for rate in SAFE} | {rate: {"until_collapse": True} for rate in FAST}
+        options: dict[float, dict[str, bool]] = {rate: {} for rate in SAFE} | {
+            rate: {"until_collapse": True} for rate in FAST
+        }
         rates = (SAFE[0], FAST[-1]) if smoke else (*SAFE, *FAST)
         return by_seed(
             [

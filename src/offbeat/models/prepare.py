@@ -15,8 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from platformdirs import user_cache_path
-
 from offbeat.errors import SettingsError
 from offbeat.models.cache import cached
 from offbeat.models.directory import validate_policy
@@ -47,6 +45,8 @@ def prepare_policy(settings: Settings, progress: Callable[[str, float], None]) -
     from offbeat.models.presets import character_tokenizer
 
     _check_exam(cast(Tokenizer, character_tokenizer()), task, settings)
+    from platformdirs import user_cache_path  # not there in an environment that serves only
+
     root = user_cache_path("offbeat") / "policies"
     entry = cached(
         root,

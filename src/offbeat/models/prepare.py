@@ -30,6 +30,13 @@ MOST_THREADS = 2
 FINGERPRINT_PROMPTS = 64
 
 
+def user_cache_path(name: str) -> Path:
+    """Where this machine keeps caches. An environment that serves only has no platformdirs."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path(name)
+
+
 def prepare_policy(settings: Settings, progress: Callable[[str, float], None]) -> Path:
     """A Hugging Face directory with the policy to start from. `progress` gets a line and a share in [0, 1].
 
@@ -45,8 +52,6 @@ def prepare_policy(settings: Settings, progress: Callable[[str, float], None]) -
     from offbeat.models.presets import character_tokenizer
 
     _check_exam(cast(Tokenizer, character_tokenizer()), task, settings)
-    from platformdirs import user_cache_path  # not there in an environment that serves only
-
     root = user_cache_path("offbeat") / "policies"
     entry = cached(
         root,

@@ -213,7 +213,8 @@ class Agent(Protocol):
 class EpisodeTask(Task, Protocol):
     """A task of several turns. Its prompts' texts are what an episode begins with, as one user message, and a gold
     answer is the whole of what follows, as one text. Where it has `parts(prompt)`, a list of (text, whether the policy
-    says it), a preset's warm start learns only what the policy says."""
+    says it), a preset's warm start learns only what the policy says. Where it has
+    `opening(prompt)`, (messages, tools) as chat templates take them, an episode begins with those instead."""
 
     async def episode(self, prompt: Prompt, agent: Agent) -> float:
         """Play one episode and return its reward in [0, 1]. It may await tools for as long as `run.lease_seconds`."""

@@ -36,6 +36,7 @@ from offbeat.task_settings import (
     Section,
     TaskSettings,
     TextArenaTask,
+    VerifiersTask,
 )
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "Settings",
     "TaskSettings",
     "TextArenaTask",
+    "VerifiersTask",
     "Where",
     "load_settings",
     "settings_from",

@@ -44,9 +44,9 @@ def impossible(
         problems += _not_of_vllm(schedule, rollout, learner)
     if schedule.name == "repack" and rollout.lanes == 1:
         problems.append("rollout.lanes = 1: repack packs what is left on one lane onto others; set 2 or more")
-    if task.name == "textarena" and not model.path:
+    if task.name in ("textarena", "verifiers") and not model.path:
         problems.append(
-            "model.path is empty: a preset is warm-started on gold answers, which games do not have; give one"
+            "model.path is empty: a preset is warm-started on gold answers, which games and environments lack; give one"
         )
     problems += _not_for_episodes(schedule, rollout, task)
     smallest, largest = _length_range(task)

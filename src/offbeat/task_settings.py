@@ -111,8 +111,28 @@ class TextArenaTask(Section):
     reward_seconds: Seconds = 30.0
 
 
-TASKS = ("running-sum", "counting", "addition", "reasoning-gym", "jsonl", "python-tool", "episodes", "textarena")
-EPISODIC = frozenset({"python-tool", "episodes", "textarena"})
+class VerifiersTask(Section):
+    """An environment of `verifiers` by name, with its own options. There are no gold answers: give a model.path."""
+
+    name: Literal["verifiers"] = "verifiers"
+    environment: str
+    options: dict[str, Any] = {}
+    held_out: Positive = 32
+    reward_seconds: Seconds = 30.0
+
+
+TASKS = (
+    "running-sum",
+    "counting",
+    "addition",
+    "reasoning-gym",
+    "jsonl",
+    "python-tool",
+    "episodes",
+    "textarena",
+    "verifiers",
+)
+EPISODIC = frozenset({"python-tool", "episodes", "textarena", "verifiers"})
 """Tasks whose trajectories are episodes of several turns."""
 
 TaskSettings = Annotated[
@@ -123,6 +143,7 @@ TaskSettings = Annotated[
     | JsonlTask
     | PythonToolTask
     | EpisodesTask
-    | TextArenaTask,
+    | TextArenaTask
+    | VerifiersTask,
     Field(discriminator="name"),
 ]

@@ -38,6 +38,7 @@ SURFACE = {
         "max_versions",
         "keep_versions",
         "record",
+        "engine",
         "as_json",
     },
     "simulate": {"cluster", "schedules", "calibrate", "sweep", "keep", "out", "overrides", "as_json"},

@@ -41,6 +41,7 @@ class Shelf:
     name = "tiny"
     policy = policy()
     context: int | None = CONTEXT
+    lora_rank = 0
 
     def __init__(self, *versions: int) -> None:
         self.there = dict.fromkeys(versions, "")

@@ -187,3 +187,13 @@ def test_the_command_serves_until_it_is_told_to_stop(run: Path, tmp_path: Path) 
     assert rows[1]["session"] == "s-1"
     assert rows[1]["versions"] == [0]
     assert "secret" not in record.read_text() + errors
+
+
+def test_vllm_holds_one_version_of_all_weights_and_several_adapters() -> None:
+    source = ModelDirectory(policy())
+    assert default_options(source, "vllm").max_versions == default_options(source, "vllm").keep_versions == 1
+    for given, words in ({"max_versions": 2}, "max-versions"), ({"lanes": 2}, "lanes"):
+        with pytest.raises(SettingsError, match=words):
+            default_options(source, "vllm", **given)
+    source.lora_rank = 4
+    assert default_options(source, "vllm", max_versions=5).max_versions == 5

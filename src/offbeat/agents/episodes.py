@@ -173,7 +173,8 @@ class EpisodeHub:
         room = self._most_new - len(episode.token_ids) - len(given)
         if room < 1:
             raise BadRequest(
-                f"the episode has no room left for another turn within {self._most_new} tokens", "messages",
+                f"the episode has no room left for another turn: its context length is {self._most_new} new tokens",
+                "messages",
                 "context_length_exceeded",
-            )  # fmt: skip
+            )
         return given, min(order.max_new_tokens, room)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from offbeat.serve.sources import Source
 
 KEY_VARIABLE = "OFFBEAT_API_KEY"
+
+
+class EngineName(StrEnum):
+    local = "local"
+    vllm = "vllm"
 
 
 Directory = Annotated[Path, typer.Argument(help="Directory of a run, or a Hugging Face model directory.")]
@@ -40,7 +47,11 @@ MaxSessions = Annotated[int, typer.Option(min=1, help="Sessions pinned to a vers
 Lease = Annotated[
     float, typer.Option(min=0.001, help="Seconds without a call after which a session loses its version.")
 ]
-MaxVersions = Annotated[int, typer.Option(min=1, help="Versions that an engine holds at once.")]
+MaxVersions = Annotated[
+    int | None,
+    typer.Option(min=1, help="Versions that an engine holds at once; default 8, 1 where vLLM holds all weights."),
+]
+Engine = Annotated[EngineName, typer.Option(help="What samples; vllm needs its environment (make vllm).")]
 KeepVersions = Annotated[
     int | None, typer.Option(min=1, help="Newest versions held though no session needs them; default 2.")
 ]
@@ -65,9 +76,10 @@ def serve(
     max_body: MaxBody = 1 << 20,
     max_sessions: MaxSessions = 16384,
     lease: Lease = 600.0,
-    max_versions: MaxVersions = 8,
+    max_versions: MaxVersions = None,
     keep_versions: KeepVersions = None,
     record: Record = None,
+    engine: Engine = EngineName.local,
     as_json: AsJson = False,
 ) -> None:
     """Serve the versions of a run, or a model, to OpenAI clients; a session keeps the version it began with."""
@@ -81,11 +93,26 @@ def serve(
     if name is not None and (not name or "@" in name or len(name) > 128):
         raise SettingsError(f"--name {name}: a name has 1 to 128 characters and no @, which comes before a version")
     options = default_options(
-        source, lanes=lanes, slots=slots, threads=threads, context=context, max_new_tokens=max_tokens,
+        source, engine, lanes=lanes, slots=slots, threads=threads, context=context, max_new_tokens=max_tokens,
         max_calls=max_calls, max_body_bytes=max_body, max_sessions=max_sessions, lease_seconds=lease,
         max_versions=max_versions, keep_versions=keep_versions,
     )  # fmt: skip
-    _run(source, options, address, name or source.name, record, as_json)
+    if engine is EngineName.vllm:
+        _with_vllm()
+    _run(source, options, address, name or source.name, record, engine, as_json)
+
+
+def _with_vllm() -> None:
+    """Go on in the Python that has vLLM, where this one has not. Raises SettingsError where there is none."""
+    from importlib.util import find_spec
+
+    from offbeat.backends.local import python_of
+    from offbeat.backends.vllm.interpreter import vllm_python
+    from offbeat.settings import RolloutSettings
+
+    if find_spec("vllm") is None:
+        command = [*python_of("offbeat.cli", vllm_python(RolloutSettings())), *sys.argv[1:]]
+        os.execv(command[0], command)
 
 
 def _key(file: Path | None) -> str:
@@ -98,7 +125,13 @@ def _key(file: Path | None) -> str:
 
 
 def _run(
-    source: Source, options: ServeOptions, address: Address, name: str, record: Path | None, as_json: bool
+    source: Source,
+    options: ServeOptions,
+    address: Address,
+    name: str,
+    record: Path | None,
+    engine: str,
+    as_json: bool,
 ) -> None:
     import asyncio
 
@@ -116,7 +149,7 @@ def _run(
 
     book = CallRecord(record, lambda words: console.print(words)) if record is not None else None
     try:
-        asyncio.run(run(source, options, address, name, book, say))
+        asyncio.run(run(source, options, address, name, book, say, engine))
     finally:
         if book is not None:
             book.close()

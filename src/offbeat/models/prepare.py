@@ -15,8 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from platformdirs import user_cache_path
-
 from offbeat.errors import SettingsError
 from offbeat.models.cache import cached
 from offbeat.models.directory import validate_policy
@@ -30,6 +28,13 @@ FORMAT = 3
 """Raised whenever presets, tokenizer or warm start change what they make."""
 MOST_THREADS = 2
 FINGERPRINT_PROMPTS = 64
+
+
+def user_cache_path(name: str) -> Path:
+    """Where this machine keeps caches. An environment that serves only has no platformdirs."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path(name)
 
 
 def prepare_policy(settings: Settings, progress: Callable[[str, float], None]) -> Path:

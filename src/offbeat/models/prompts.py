@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from offbeat.errors import TaskError
-from offbeat.models.tokens import Tokenizer, encode_prompt
+from offbeat.models.tokens import Tokenizer, encode_prompt, encode_rendered, rendered
 from offbeat.ports import Task
 from offbeat.records import Prompt
 from offbeat.settings import RolloutSettings
@@ -20,12 +20,14 @@ from offbeat.settings import RolloutSettings
 
 def encoded_prompt(tokenizer: Tokenizer, task: Task, prompt_id: int) -> Prompt:
     """A training prompt. Raises TaskError where it cannot be made or encoded."""
-    return _encoded(tokenizer, f"prompt {prompt_id}", lambda: task.prompt(prompt_id))
+    return _encoded(tokenizer, f"prompt {prompt_id}", lambda: task.prompt(prompt_id), task)
 
 
 def encoded_exam(tokenizer: Tokenizer, task: Task, count: int) -> list[Prompt]:
     """The held-out prompts. Raises TaskError where one cannot be made or encoded."""
-    return [_encoded(tokenizer, f"held-out prompt {p.prompt_id}", partial(_same, p)) for p in task.held_out(count)]
+    return [
+        _encoded(tokenizer, f"held-out prompt {p.prompt_id}", partial(_same, p), task) for p in task.held_out(count)
+    ]
 
 
 def _same(prompt: Prompt) -> Prompt:
@@ -54,12 +56,23 @@ def check_exam(prompts: Iterable[Prompt], rollout: RolloutSettings) -> None:
             raise TaskError(f"held-out {reason}; mend or remove it, or change these settings")
 
 
-def _encoded(tokenizer: Tokenizer, name: str, make: Callable[[], Prompt]) -> Prompt:
+def _encoded(tokenizer: Tokenizer, name: str, make: Callable[[], Prompt], task: Task) -> Prompt:
     try:
         prompt = make()
-        return msgspec.structs.replace(prompt, token_ids=tuple(encode_prompt(tokenizer, prompt.text)))
+        return msgspec.structs.replace(prompt, token_ids=tuple(_token_ids(tokenizer, prompt, task)))
     except TaskError:
         raise
     except Exception as error:  # foreign code: each dataset and each template fails in its own way
         words = (str(error).splitlines() or [""])[0]
         raise TaskError(f"{name} cannot be made or encoded ({type(error).__name__}: {words})") from error
+
+
+def _token_ids(tokenizer: Tokenizer, prompt: Prompt, task: Task) -> list[int]:
+    """One user turn, or the turns and tools of the task's own `opening`."""
+    opening = getattr(task, "opening", None)
+    if opening is None:
+        return encode_prompt(tokenizer, prompt.text)
+    turns, tools = opening(prompt)
+    if tools and not tokenizer.chat_template:
+        raise TaskError(f"task {task.name}: the model has no chat template that would tell it of tools; choose another")
+    return encode_rendered(tokenizer, rendered(tokenizer, turns, tools))

@@ -9,7 +9,7 @@ Knows no task, no model and no settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -31,7 +31,12 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str: ...
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool,
+        tokenize: bool,
     ) -> str: ...
 
 
@@ -65,11 +70,14 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     return encode_rendered(tokenizer, rendered(tokenizer, [{"role": "user", "content": text}]))
 
 
-def rendered(tokenizer: Tokenizer, turns: list[dict[str, str]]) -> str:
-    """The text of a conversation up to where the next answer begins: by the chat template, or without one what was
-    said, one after the other. Raises what the template raises."""
+def rendered(tokenizer: Tokenizer, turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The text of a conversation up to where the next answer begins: by the chat template, which tells of the `tools`,
+    or without one what was said, one after the other. Raises what the template raises."""
     if tokenizer.chat_template:
-        return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        told = [dict(tool) for tool in tools] or None
+        return tokenizer.apply_chat_template(
+            [dict(turn) for turn in turns], tools=told, add_generation_prompt=True, tokenize=False
+        )
     return "".join(turn["content"] for turn in turns)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offbeat.models.tokens import Tokenizer
+from offbeat.serve.tools import ToolCall
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,26 @@ class Head:
 
 
 def choice(
-    head: Head, index: int, text: str, logprobs: dict[str, Any] | None, finish_reason: str | None, role: bool | None
+    head: Head,
+    index: int,
+    text: str,
+    logprobs: dict[str, Any] | None,
+    finish_reason: str | None,
+    role: bool | None,
+    calls: Sequence[ToolCall] = (),
 ) -> dict[str, Any]:
     """One choice. `role`: does a chunk name the role (the first does)? None: the whole answer, not a chunk."""
     made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": finish_reason}
     if not head.chat:
         return made | {"text": text}
+    said: dict[str, Any] = {"content": text if text or not calls else None}
+    if role is not False:
+        said["role"] = "assistant"
     if role is None:
-        return made | {"message": {"role": "assistant", "content": text, "refusal": None}}
-    return made | {"delta": {"content": text} | ({"role": "assistant"} if role else {})}
+        said["refusal"] = None
+        return made | {"message": said | ({"tool_calls": [call.body for call in calls]} if calls else {})}
+    numbered = [{"index": i} | call.body for i, call in enumerate(calls)]
+    return made | {"delta": said | ({"tool_calls": numbered} if calls else {})}
 
 
 class Logprobs:

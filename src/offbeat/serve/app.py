@@ -172,7 +172,7 @@ class Endpoint:
             behaviour_logprobs = [logprob for delta in deltas for logprob in delta.behaviour_logprobs]
             logprobs = Logprobs(self.desk.tokenizer, head.chat).of(token_ids, behaviour_logprobs)
         text = "".join(delta.text for delta in deltas)
-        made = choice(head, index, text, logprobs, deltas[-1].finish_reason, None)
+        made = choice(head, index, text, logprobs, deltas[-1].finish_reason, None, deltas[-1].calls)
         if asked.ask.return_token_ids:
             made["token_ids"] = token_ids
         return made, len(token_ids)
@@ -190,7 +190,8 @@ class Endpoint:
                         told = logprobs[delta.choice].of(delta.token_ids, delta.behaviour_logprobs)
                     elif not delta.text and delta.finish_reason is None and not asked.ask.return_token_ids:
                         continue
-                    made = choice(head, delta.choice, delta.text, told, delta.finish_reason, delta.choice not in begun)
+                    first = delta.choice not in begun
+                    made = choice(head, delta.choice, delta.text, told, delta.finish_reason, first, delta.calls)
                     if asked.ask.return_token_ids:
                         made["token_ids"] = list(delta.token_ids)
                     begun.add(delta.choice)

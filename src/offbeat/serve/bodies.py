@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from offbeat.errors import OffbeatError
 from offbeat.ports import Sampling
+from offbeat.serve.tools import MOST_TOOLS, Tool, ToolCall
 
 UNUSED = (
     "user",
@@ -148,18 +149,60 @@ class TextPart(BaseModel):
     text: str
 
 
+class CalledFunction(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str
+
+
+class CalledTool(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    id: str = Field(min_length=1, max_length=256)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    @property
+    def call(self) -> ToolCall:
+        return ToolCall(self.id, self.function.name, self.function.arguments)
+
+
 class Message(BaseModel):
-    """A turn of a conversation. `name` and ids of tools are taken and not used."""
+    """A turn of a conversation. Only an assistant that calls tools may say nothing; other keys are not used."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None
+    tool_calls: Annotated[list[CalledTool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _something_said(self) -> Message:
+        if self.content is None and not self.calls:
+            raise ValueError("messages: each has a content, but for those of an assistant that calls tools")
+        if self.calls and self.role != "assistant":
+            raise ValueError(f"messages: tool_calls are an assistant's, not of the role {self.role}")
+        return self
 
     @property
-    def turn(self) -> dict[str, str]:
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(called.call for called in self.tool_calls or ())
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+    @property
+    def turn(self) -> dict[str, Any]:
         """As chat templates take it."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+        if self.calls:
+            turn["tool_calls"] = [call.shown for call in self.calls]
+        if self.role == "tool":
+            turn |= {key: value for key in ("name", "tool_call_id") if (value := getattr(self, key)) is not None}
+        return turn
 
 
 class ChatAsk(Ask):
@@ -167,6 +210,21 @@ class ChatAsk(Ask):
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
+    tools: list[Tool] = Field([], max_length=MOST_TOOLS)
+    tool_choice: Literal["none", "auto"] = "auto"
+    """Nothing forces a model to call a tool, so no other choice is taken."""
+
+    @model_validator(mode="after")
+    def _tools_told_apart(self) -> ChatAsk:
+        names = [tool.function.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise ValueError("tools: two of them have the same name")
+        return self
+
+    @property
+    def shown_tools(self) -> list[dict[str, Any]]:
+        """The tools the model is told of, as chat templates take them."""
+        return [tool.shown for tool in self.tools] if self.tool_choice == "auto" else []
 
     @property
     def most_tokens(self) -> int | None:

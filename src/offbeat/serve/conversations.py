@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from offbeat.models.tokens import Tokenizer, encode_rendered
+from offbeat.serve.tools import ToolCall, as_object
 
 BRANCHES = 4
 """Turns of a session that may be gone on from; an agent may try several ways to go on from one."""
@@ -24,6 +25,15 @@ class Turn(NamedTuple):
     token_ids: tuple[int, ...]
 
 
+class Called(NamedTuple):
+    """What a client was told of an answer that calls tools, and the text the model wrote; `tokens` is their number."""
+
+    calls: tuple[ToolCall, ...]
+    content: str
+    text: str
+    tokens: int
+
+
 class Conversations:
     """The last turns of sessions, up to `most_tokens` tokens in all; the sessions that rested longest go first."""
 
@@ -32,7 +42,24 @@ class Conversations:
         self._ends = ends
         self._most = most_tokens
         self._turns: OrderedDict[str, list[Turn]] = OrderedDict()
+        self._called: dict[str, dict[str, Called]] = {}
         self.tokens = 0
+
+    def said(self, session: str | None, calls: tuple[ToolCall, ...], content: str) -> str | None:
+        """The text an answer with these calls had when the model wrote it; None where no such answer is known."""
+        known = self._called.get(session or "", {}).get(calls[0].call_id)
+        if known is None or known.content != content or len(calls) != len(known.calls):
+            return None
+        same = all(
+            (mine.call_id, mine.name, as_object(mine.arguments)) == (own.call_id, own.name, as_object(own.arguments))
+            for mine, own in zip(calls, known.calls, strict=True)
+        )
+        return known.text if same else None
+
+    def called(self, session: str, called: Called) -> None:
+        """A turn was answered with calls of tools. Remembered as long as its session is."""
+        self._called.setdefault(session, {})[called.calls[0].call_id] = called
+        self.tokens += called.tokens
 
     def prompt_ids(self, session: str | None, text: str) -> tuple[int, ...]:
         """Token ids [P] of a conversation that `models.tokens.rendered` gave."""
@@ -58,6 +85,7 @@ class Conversations:
 
     def forget(self, session: str) -> None:
         self.tokens -= sum(len(turn.token_ids) for turn in self._turns.pop(session, ()))
+        self.tokens -= sum(called.tokens for called in self._called.pop(session, {}).values())
 
     def _spelled(self, token_id: int) -> str:
         return self._tokenizer.decode([token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False)

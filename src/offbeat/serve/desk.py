@@ -16,11 +16,12 @@ from offbeat.eventtime.streams import stream_seed
 from offbeat.flow.pins import PinError
 from offbeat.models.tokens import encode_rendered, load_tokenizer, rendered
 from offbeat.rollout.config import read_shape
-from offbeat.serve.bodies import Ask, BadRequest, ChatAsk, CompletionAsk
+from offbeat.serve.bodies import Ask, BadRequest, ChatAsk, CompletionAsk, Message
 from offbeat.serve.calls import Call
-from offbeat.serve.conversations import Conversations
+from offbeat.serve.conversations import Called, Conversations
 from offbeat.serve.hub import Hub, Order
 from offbeat.serve.text import TextStream
+from offbeat.serve.tools import ToolCall, ToolStream
 
 
 class Delta(NamedTuple):
@@ -31,6 +32,7 @@ class Delta(NamedTuple):
     token_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
     finish_reason: str | None
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ class Asked:
     version: int | None
     orders: tuple[Order, ...]
     texts: tuple[str, ...]
+
+    @property
+    def tools(self) -> frozenset[str]:
+        """Names of the tools the model was told of."""
+        shown = self.ask.shown_tools if isinstance(self.ask, ChatAsk) else []
+        return frozenset(tool["function"]["name"] for tool in shown)
 
     @property
     def prompt_tokens(self) -> int:
@@ -99,8 +107,10 @@ class Desk:
     def _prompts(self, ask: Ask, session: str | None) -> list[tuple[str, tuple[int, ...]]]:
         """Text and token ids of every prompt."""
         if isinstance(ask, ChatAsk):
+            if (ask.shown_tools or any(m.calls for m in ask.messages)) and not self.tokenizer.chat_template:
+                raise BadRequest("tools: the model has no chat template that would tell it of them", "tools")
             try:
-                text = rendered(self.tokenizer, [message.turn for message in ask.messages])
+                text = rendered(self.tokenizer, [self._turn(m, session) for m in ask.messages], ask.shown_tools)
             except Exception as error:  # a model's template is foreign code: it refuses roles and orders in its own way
                 words = (str(error).splitlines() or [type(error).__name__])[0]
                 raise BadRequest(f"the model's chat template refuses these messages: {words}", "messages") from None
@@ -110,6 +120,11 @@ class Desk:
             (p, tuple(encode_rendered(self.tokenizer, p))) if isinstance(p, str) else ("", tuple(p))
             for p in ask.prompts
         ]  # fmt: skip
+
+    def _turn(self, message: Message, session: str | None) -> dict[str, Any]:
+        """As chat templates take it. Calls that this session's model has made are what it wrote, word for word."""
+        said = self.conversations.said(session, message.calls, message.text) if message.calls else None
+        return message.turn if said is None else {"role": "assistant", "content": said}
 
     def _most(self, ask: Ask, prompt_ids: tuple[int, ...]) -> int:
         """Response tokens of a prompt at most."""
@@ -123,8 +138,8 @@ class Desk:
             raise BadRequest(f"max_tokens = {wanted}: at most {options.max_new_tokens} may be asked for", "max_tokens")
         if room < (wanted or 1):
             raise BadRequest(
-                f"{len(prompt_ids)} tokens of prompt and {wanted or 1} of response do not fit the context of"
-                f" {options.context} tokens",
+                f"{len(prompt_ids)} tokens of prompt and {wanted or 1} of response do not fit the context length"
+                f" of {options.context} tokens",
                 where,
                 "context_length_exceeded",
             )
@@ -141,19 +156,31 @@ class Desk:
     async def answer(self, asked: Asked, index: int, call: Call) -> AsyncGenerator[Delta]:
         """The pieces of choice `index`. Raises EngineError where it fails."""
         stream = TextStream(self.tokenizer, self.ends, asked.ask.stop)
+        tools = asked.tools
+        called = ToolStream(tools) if tools else None
+        content, calls = "", tuple[ToolCall, ...]()
         token_ids: tuple[int, ...] = ()
         async for piece in call.pieces():
             text, taken, over = self._taken(stream, piece.token_ids, piece.finish_reason is not None)
             token_ids += piece.token_ids[:taken]
             call.taken += taken
-            reason = "stop" if stream.stopped else piece.finish_reason
+            reason: str | None = "stop" if stream.stopped else piece.finish_reason
+            if called is not None:
+                text = called.add(text)
+                if over:
+                    rest, calls = called.finish()
+                    text += rest
+                    reason = "tool_calls" if calls and reason == "stop" else reason
+                content += text
             if over and asked.session is not None and isinstance(asked.ask, ChatAsk):
                 said = asked.texts[0] + stream.text
                 self.conversations.answered(asked.session, said, (*call.request.prompt_ids, *token_ids))
+                if calls:
+                    self.conversations.called(asked.session, Called(calls, content, stream.text, len(token_ids)))
             call.satisfied = over
             if over:
                 call.settled()
-            yield Delta(index, text, piece.token_ids[:taken], piece.behaviour_logprobs[:taken], reason)
+            yield Delta(index, text, piece.token_ids[:taken], piece.behaviour_logprobs[:taken], reason, calls)
             if over:
                 return
 

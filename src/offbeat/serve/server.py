@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -73,12 +74,20 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def default_options(source: Source, **given: int | float | None) -> ServeOptions:
+def default_options(source: Source, engine: str = "local", **given: int | float | None) -> ServeOptions:
     """Options with the source's context where none is given. Raises SettingsError where they do not fit its model."""
     positions = read_shape(source.policy).max_positions
     chosen = {name: value for name, value in given.items() if value is not None}
     context = int(chosen.setdefault("context", source.context or min(positions, DEFAULT_CONTEXT)))
     chosen.setdefault("max_new_tokens", context)
+    if engine == "vllm":
+        if chosen.get("lanes", 1) > 1:
+            raise SettingsError(f"--lanes {chosen['lanes']}: a process has one vLLM engine; leave it out")
+        if not source.lora_rank and chosen.setdefault("max_versions", 1) > 1:
+            raise SettingsError(
+                f"--max-versions {chosen['max_versions']}: vLLM holds one version that is all weights, several that are"
+                " adapters; leave it out, or use --engine local"
+            )
     if "keep_versions" not in chosen:
         chosen["keep_versions"] = min(2, int(chosen.get("max_versions", 2)))
     if context > positions:
@@ -88,7 +97,13 @@ def default_options(source: Source, **given: int | float | None) -> ServeOptions
     return ServeOptions.model_validate(chosen)
 
 
-def local_engine(source: Source, options: ServeOptions) -> Generator:
+def engine_of(source: Source, options: ServeOptions, engine: str = "local") -> Generator:
+    """An engine of this process. Raises EngineError for a model that it does not take."""
+    if engine == "vllm":
+        from offbeat.backends.vllm.engine import VllmEngine
+
+        lora = (options.max_versions, source.lora_rank) if source.lora_rank else (0, 0)
+        return VllmEngine(source.policy, options.slots, options.context, lora=lora)
     return Engine(source.policy, slots=options.slots, context=options.context)
 
 
@@ -109,7 +124,7 @@ async def endpoint(
         if record is not None:
             record.saw(notice)
 
-    hub = Hub(source, options, make or (lambda: local_engine(source, options)), saw)
+    hub = Hub(source, options, make or (lambda: engine_of(source, options)), saw)
     metrics.watch(hub)
     desk = Desk(hub, name or source.name)
     gate = Gate(key, options.max_body_bytes, options.body_seconds)
@@ -124,12 +139,14 @@ async def serve(
     name: str,
     record: CallRecord | None,
     say: Callable[[str, Hub], None],
+    engine: str = "local",
 ) -> None:
     """Serve until SIGINT or SIGTERM. `say` is told the endpoint's URL once it answers."""
     address.check()
     with address.bind() as sock:
         host, port = sock.getsockname()[:2]
-        async with endpoint(source, options, address.key, name, record) as (app, hub):
+        made = partial(engine_of, source, options, engine)
+        async with endpoint(source, options, address.key, name, record, made) as (app, hub):
             config = uvicorn.Config(
                 app,
                 log_level="warning",

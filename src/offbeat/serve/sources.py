@@ -27,6 +27,8 @@ class Source(Protocol):
     """A Hugging Face directory with config and tokenizer."""
     context: int | None
     """The longest prompt + response in tokens that the source was made for; None: whatever the model takes."""
+    lora_rank: int
+    """Of versions that are adapters; 0: a version is all weights."""
 
     def poll(self) -> Mapping[int, str]:
         """Every version that can be had now, with the SHA-256 of its weights. Raises RunDirectoryError."""
@@ -43,6 +45,8 @@ class RunVersions:
         self.name = directory.resolve().name
         self.policy = opened.policy_directory
         self.context: int | None = opened.settings.rollout.context
+        lora = opened.settings.learner.lora
+        self.lora_rank = 0 if lora is None else lora.rank
         self._directory = directory
         self._digests: dict[int, str] = {}
         self._seen = 0
@@ -68,6 +72,7 @@ class ModelDirectory:
         self.name = directory.resolve().name
         self.policy = directory
         self.context: int | None = None
+        self.lora_rank = 0
         self._digest = file_digest(directory / WEIGHTS)
 
     def poll(self) -> Mapping[int, str]:

@@ -21,6 +21,7 @@ from offbeat.settings import (
     RunningSumTask,
     TaskSettings,
     TextArenaTask,
+    VerifiersTask,
 )
 from offbeat.task_settings import EPISODIC
 
@@ -33,6 +34,7 @@ REVISIONS = {
     "python-tool": "python_tool_v0",
     "episodes": "episodes_v0",
     "textarena": "textarena_v0",
+    "verifiers": "verifiers_v0",
 }
 """The file behind each task name. It changes whenever prompts, answers or rewards do: part of any cache key."""
 
@@ -72,6 +74,10 @@ def make_task(settings: TaskSettings, seed: int) -> Task:
             from offbeat.tasks.textarena_v0 import TextArena
 
             return TextArena(settings, seed)
+        case VerifiersTask():
+            from offbeat.tasks.verifiers_v0 import Verifiers
+
+            return Verifiers(settings, seed)
 
 
 def import_reward(settings: TaskSettings) -> None:

@@ -163,7 +163,7 @@ def test_a_batch_without_advantage_is_no_update(model_dir: Path, batches: list[B
 
 
 def test_settings_that_nobody_would_heed_are_refused(model_dir: Path) -> None:
-    with pytest.raises(InvariantError, match=r"learner\.align is on"):
+    with pytest.raises(InvariantError, match=r"learner\.align or learner\.autopilot is on"):
         PolicyLearner.open(model_dir, settings(align={"mode": "cap"}))
 
 

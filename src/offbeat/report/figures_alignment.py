@@ -23,7 +23,7 @@ def alignment_figures(run: Run, story: Story) -> list[Figure]:
         return []
     settings = run.settings.learner.align
     fixed = settings.mode not in ("off", "observe")  # the autopilot's thresholds move, and its mode is off
-    charts = _Charts(settings.c_low, settings.c_high, fixed, measured, session_steps(story))
+    charts = _Charts(settings.c_low, settings.c_high, fixed, settings.mode != "observe", measured, session_steps(story))
     return [charts.cosines(), charts.control(), *charts.lags()]
 
 
@@ -33,10 +33,11 @@ class _Charts:
         low: float,
         high: float,
         controls: bool,
+        projects: bool,
         measured: Sequence[tuple[int, StepAlignment]],
         marks: list[tuple[float, str]],
     ) -> None:
-        self._low, self._high, self._controls = low, high, controls
+        self._low, self._high, self._controls, self._projects = low, high, controls, projects
         self._x = [version for version, _ in measured]
         self._found = [alignment for _, alignment in measured]
         self._marks = marks
@@ -64,7 +65,7 @@ class _Charts:
             f" a direction{limits}. Updates carry the optimizer's memory.",
             "cosine",
             line(self._x, [a.cosine for a in self._found], "gradient", BLUE, "gradient %{y:.3f}"),
-            *([controlled] if self._controls or any(a.projected for a in self._found) else []),
+            *([controlled] if self._projects else []),
             line(self._x, [a.update for a in self._found], "update", ORANGE, "update %{y:.3f}"),
             shapes=dashed,
         )

@@ -111,7 +111,8 @@ def test_stop_strings_end_text_tokens_and_call() -> None:
                 streamed += chunk.choices[0].text
             assert streamed == cut.choices[0].text
             await server.rest()
-            assert {ended.outcome for ended in server.ended[1:]} == {"stop"}
+            ended = {ended.outcome for ended in server.ended[1:]}
+            assert ended <= {"stop", "length"}, "an engine may have run ahead of who reads and stops it"
 
     asyncio.run(scenario())
 

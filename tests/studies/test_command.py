@@ -14,7 +14,7 @@ def test_a_smoke_study_ends_with_one_object_and_a_page_and_goes_on_at_once(tmp_p
         done = subprocess.run([*command, "--out", str(tmp_path / "s")], capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
-        assert (found["study"], found["cells"], found["seeds"], found["evidence"]) == ("bias", 2, 1, False)
+        assert (found["study"], found["cells"], found["seeds"], found["evidence"]) == ("bias", 1, 1, False)
         assert found["core_seconds"] > 0
         assert Path(found["page"]).read_text(encoding="utf-8").count("Not evidence: a smoke run") == 1
     assert "S=4" not in done.stderr, "the second time there was nothing left to run"

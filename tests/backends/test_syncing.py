@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,21 +73,19 @@ def test_each_announcement_waits_for_the_version_before(tmp_path: Path, monkeypa
         (directory / "model.safetensors").touch()
         return "digest"
 
-    def step(batch: Batch) -> StepReport:
+    def step(order: TrainOn, after_pass: Callable[[], None]) -> StepReport:
         learner.version += 1
         return report
 
     report = msgspec.convert(
         {f.name: 0 for f in msgspec.structs.fields(StepReport) if f.required}, StepReport, strict=False
     )
-    learner: Any = SimpleNamespace(
-        version=0, step=step, publish=save, score=lambda *_: [0.0], export=lambda _: None, after_pass=None
-    )
+    learner: Any = SimpleNamespace(version=0, step=step, publish=save, score=lambda *_: [0.0], export=lambda _: None)
     monkeypatch.setattr(weights, "sync_tree", slow)
     first = publish(tmp_path, 0, save, lambda: Canary((1,), (2,), (0.0,)))
     assert version_directory(tmp_path, 0).is_dir()
     link: Any = Link([*[TrainOn(Batch(v, ())) for v in range(3)], ExportTo(str(tmp_path / "model"))], heard)
     with pytest.raises(EOFError):
-        learner_process._serve(link, LearnerHello(str(tmp_path), {}, 0, "digest", 0.0), first, learner, None)
+        learner_process._serve(link, LearnerHello(str(tmp_path), {}, 0, "digest", 0.0), first, learner)
     assert announced == [(1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (-1, [0, 1, 2, 3])]
     assert isinstance(first, Manifest)

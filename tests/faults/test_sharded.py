@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-import psutil
+from offbeat.testing.subject import workers_of
 
 from .conftest import Trial, finish, kill, noise
 from .test_kills import assert_clean
@@ -19,9 +19,8 @@ def test_a_sharded_run_goes_on_after_kills_and_with_another_number_of_processes(
     )  # fmt: skip
     trial.wait_for_version(2, process)
     assert any((trial.directory / "versions").glob("*/shards/*.safetensors"))
-    part = next(
-        p for p in psutil.Process(process.pid).children(recursive=True) if "learner_ranks" in " ".join(p.cmdline())
-    )
+    [learner] = workers_of(process.pid, "learner")
+    [part] = learner.children()
     part.kill()
     trial.wait_for_version(trial.version() + 2, process)
     kill(process)

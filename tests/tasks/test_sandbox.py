@@ -100,11 +100,11 @@ def test_what_floods_a_paused_reader_still_ends(monkeypatch: pytest.MonkeyPatch)
     assert asyncio.run(asyncio.wait_for(call, 30)).ended == "too much output"
 
 
-def test_the_scratch_directory_is_its_own_and_goes() -> None:
-    before = set(Path(tempfile.gettempdir()).glob("offbeat-scratch-*"))
+def test_the_scratch_directory_is_its_own_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert run("open('f', 'w').write('kept'); open('f').read()") == Output("kept\n", "done")
     assert "FileNotFoundError" in run("open('f')").text
-    assert set(Path(tempfile.gettempdir()).glob("offbeat-scratch-*")) <= before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_call_that_is_cancelled_leaves_no_process() -> None:

@@ -44,6 +44,17 @@ def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> subproce
     )
 
 
+def workers_of(main: int, kind: str) -> list[psutil.Process]:
+    """The worker processes of a kind of a main process: its children, or forked for it by a server of others."""
+    found = []
+    for process in psutil.process_iter(["ppid", "cmdline"]):
+        words = " ".join(process.info["cmdline"] or ()).split()
+        ours = process.info["ppid"] == main or words[3:] == ["of", "process", str(main)]
+        if ours and words[1:2] == ["-m"] and words[2].endswith(f".{kind}_process"):
+            found.append(process)
+    return found
+
+
 def python_path(environment: Mapping[str, str]) -> str:
     """What the environment asks for, then the very offbeat that is imported here."""
     asked = (environment.get("PYTHONPATH"), str(Path(offbeat.__file__).parents[1]), os.environ.get("PYTHONPATH"))
@@ -114,15 +125,9 @@ class Subject:
         return int(self.query("SELECT max(seq) FROM events") or 0)
 
     def workers(self, kind: str) -> list[psutil.Process]:
-        """The worker processes of a kind that the main process has now: its children, or forked for it elsewhere."""
+        """The worker processes of a kind that the main process has now."""
         assert self.process is not None
-        main, found = self.process.pid, []
-        for process in psutil.process_iter(["ppid", "cmdline"]):
-            words = " ".join(process.info["cmdline"] or ()).split()
-            ours = process.info["ppid"] == main or words[3:] == ["of", "process", str(main)]
-            if ours and words[1:2] == ["-m"] and words[2].endswith(f".{kind}_process"):
-                found.append(process)
-        return found
+        return workers_of(self.process.pid, kind)
 
     def wait_for(self, what: Callable[[], object], seconds: float = PATIENCE) -> None:
         """Until `what` holds. Raises AssertionError where the run ends before, or the time is over."""

@@ -7,8 +7,7 @@ import json
 import os
 import resource
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,8 @@ import pytest
 from offbeat.backends import forking
 from offbeat.backends.fork_server import LARGEST, title
 from offbeat.backends.forking import PLACES, Forked, ForkServer, fork_server, shared_libraries
+
+from .test_local import soon
 
 WORKER = """
 import json, os, resource, sys, time
@@ -71,13 +72,6 @@ class Began:
         os.write(mine[1], order.encode())
         os.close(mine[0])
         os.close(mine[1])
-
-
-def soon(what: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 30
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return what()
 
 
 def test_it_finds_the_directory_environment_and_descriptors_of_who_asked(server: ForkServer, tmp_path: Path) -> None:

@@ -7,17 +7,15 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 
 from offbeat import events as e
 from offbeat.flow.issuing import NEARLY_FULL
 from offbeat.flow.lanes import Health
 from offbeat.flow.scheduler import Scheduler
-from offbeat.flow.vacancies import Vacancies
 from offbeat.testing.fake_world import EMPTY_REPORT, FakeWorld
 
 from .conftest import Tape, heavy, plan
-from .test_orchestrator import fig_7, of
+from .test_orchestrator import fig_7, idle_beside_a_busy_one, of
 
 
 def test_a_slot_kept_for_what_ends_elsewhere_is_free_again() -> None:
@@ -39,14 +37,7 @@ def test_a_slot_kept_for_what_ends_elsewhere_is_free_again() -> None:
 def test_a_lane_that_waits_for_what_ends_elsewhere_goes_on() -> None:
     """Lane 0 took up version 2 to help lane 1, and both responses that were to come ended there: nothing keeps lane 0
     on version 2."""
-    s = fig_7()
-    s.plan = s.window.plan = structs.replace(s.plan, outstanding_limit=8, lanes=2, rebalance_seconds=5.0)
-    del s.lanes[2:]
-    for group in list(s.ledger.live.values())[4:]:
-        s.ledger._leave(group)
-        s.ledger.issued -= 1
-    s.lanes[0].loaded = {3}
-    s.vacancies = Vacancies(s.lanes, refills=True)
+    s = idle_beside_a_busy_one()
     s.handle(e.Tick(), 6.0)
     (move,) = of(e.Move, s.handle(e.VersionLoaded(0, 2), 6.1))
     first, second = move.trajectory_ids

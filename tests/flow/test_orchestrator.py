@@ -83,8 +83,8 @@ def test_golden_fig_7() -> None:
     assert all(lane.loaded == set(lane.using) for lane in s.lanes)
 
 
-def test_an_idle_lane_helps_with_an_older_version_where_there_is_nothing_newer_to_do() -> None:
-    """No room for new groups: the lane that became empty takes up V2 instead of what it held, then half of its work."""
+def idle_beside_a_busy_one() -> Scheduler:
+    """Lanes 0 and 1 of figure 7, the first with nothing but V3, and no room for new groups."""
     s = fig_7()
     s.plan = s.window.plan = structs.replace(s.plan, outstanding_limit=8, lanes=2, rebalance_seconds=5.0)
     del s.lanes[2:]
@@ -93,6 +93,12 @@ def test_an_idle_lane_helps_with_an_older_version_where_there_is_nothing_newer_t
         s.ledger.issued -= 1
     s.lanes[0].loaded = {3}
     s.vacancies = Vacancies(s.lanes, refills=True)
+    return s
+
+
+def test_an_idle_lane_helps_with_an_older_version_where_there_is_nothing_newer_to_do() -> None:
+    """No room for new groups: the lane that became empty takes up V2 instead of what it held, then half of its work."""
+    s = idle_beside_a_busy_one()
     commands = s.handle(e.Tick(), 6.0)
     assert [c for c in commands if not isinstance(c, e.Retire)] == [e.UnloadVersion(0, 3), e.LoadVersion(0, 2)]
     commands = s.handle(e.VersionLoaded(0, 2), 6.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from offbeat.flow.scheduler import Scheduler
 from offbeat.flow.schedules.multi_version import MultiVersion
 from offbeat.flow.window import Window
 from offbeat.loop import run
-from offbeat.sim.cluster import changed
+from offbeat.sim.cluster import Cluster, changed
 from offbeat.sim.costs import Decode, Prefill, seconds_for, steps_within
 from offbeat.sim.lane import Response, SimLane
 from offbeat.sim.lengths import Lengths
@@ -153,26 +154,33 @@ def test_learner_bound_staleness_is_what_is_ahead_in_the_queue() -> None:
     assert result["staleness_mean"] == pytest.approx(1.5, rel=0.02)
 
 
+CONCURRENCY, BATCH, GROUP = 96, 96, 2
+
+
+def always_sampling(iterations: int, **sections: Any) -> tuple[Cluster, float, float]:
+    """Lanes that are never short of work; M = E[longest of a group] / E[length]; E[length]."""
+    about = cluster(
+        slots=CONCURRENCY // 2,
+        lengths={"kind": "lognormal", "median": 50, "sigma": 0.7, "cap": 2000},
+        schedule={
+            "group_size": GROUP, "train_batch_size": BATCH, "max_staleness": 30, "max_versions": 31,
+            "rollout_batch_size": 30 * BATCH, "migration": "off",
+        },
+        run={"iterations": iterations, "warmup": 30},
+        **sections,
+    )  # fmt: skip
+    store = Lengths(about.lengths, GROUP, about.run.seed)
+    lengths = np.array([store.of(prompt, 0) for prompt in range(15_000)])
+    return about, lengths.max(axis=1).mean() / lengths.mean(), lengths.mean()
+
+
 def test_fully_asynchronous_staleness_of_applied_compute() -> None:
     """rho < 1: mean staleness = C M / B + rho (appliedcompute.com/research/staleness-in-fully-async-rl): C responses at
     once, B a batch, M = E[longest of a group] / E[length], rho = training time / time to sample a batch."""
-    concurrency, batch, size = 96, 96, 2
-    about = cluster(
-        slots=concurrency // 2,
-        lengths={"kind": "lognormal", "median": 50, "sigma": 0.7, "cap": 2000},
-        schedule={
-            "group_size": size, "train_batch_size": batch, "max_staleness": 30, "max_versions": 31,
-            "rollout_batch_size": 30 * batch, "migration": "off",
-        },
-        training={"fixed_seconds": 40.0},
-        run={"iterations": 300, "warmup": 30},
-    )  # fmt: skip
-    store = Lengths(about.lengths, size, about.run.seed)
-    lengths = np.array([store.of(prompt, 0) for prompt in range(15_000)])
-    longest = lengths.max(axis=1).mean() / lengths.mean()
-    rho = 40.0 / (batch * lengths.mean() / concurrency)
+    about, longest, mean = always_sampling(300, training={"fixed_seconds": 40.0})
+    rho = 40.0 / (BATCH * mean / CONCURRENCY)
     assert rho < 1
-    predicted = concurrency * longest / batch + rho
+    predicted = CONCURRENCY * longest / BATCH + rho
     assert simulate(about, "multi-version").result["staleness_mean"] == pytest.approx(predicted, rel=0.02)
 
 
@@ -208,25 +216,13 @@ class Queue(MultiVersion):
 @pytest.mark.parametrize(("rho", "q"), [(1.5, 2.0), (2.0, 1.5), (1.25, 3.0)])
 def test_a_bounded_queue_has_the_staleness_of_applied_compute(rho: float, q: float) -> None:
     """rho > 1: mean staleness = C M / (rho B) + (2 q + rho - 1) / (2 rho), for a queue of q batches."""
-    concurrency, batch, size = 96, 96, 2
-    about = cluster(
-        slots=concurrency // 2,
-        lengths={"kind": "lognormal", "median": 50, "sigma": 0.7, "cap": 2000},
-        schedule={
-            "group_size": size, "train_batch_size": batch, "max_staleness": 30, "max_versions": 31,
-            "rollout_batch_size": 30 * batch, "migration": "off",
-        },
-        run={"iterations": 250, "warmup": 30},
-    )  # fmt: skip
-    store = Lengths(about.lengths, size, about.run.seed)
-    lengths = np.array([store.of(prompt, 0) for prompt in range(15_000)])
-    longest = lengths.max(axis=1).mean() / lengths.mean()
-    sampling = batch * lengths.mean() / concurrency
+    about, longest, mean = always_sampling(250)
+    sampling = BATCH * mean / CONCURRENCY
     about = changed(about, training={"fixed_seconds": rho * sampling})
     world = SimWorld(about, "multi-version")
     measures = Measures(about, world, "multi-version")
     scheduler = Scheduler(about.plan("multi-version"))
-    scheduler.schedule = Queue(scheduler, round(q * batch / size))
+    scheduler.schedule = Queue(scheduler, round(q * BATCH / GROUP))
     run(world, scheduler, NoJournal(), [measures.saw])
-    predicted = concurrency * longest / (rho * batch) + (2 * q + rho - 1) / (2 * rho)
+    predicted = CONCURRENCY * longest / (rho * BATCH) + (2 * q + rho - 1) / (2 * rho)
     assert measures.result()["staleness_mean"] == pytest.approx(predicted, rel=0.02)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
@@ -64,7 +64,11 @@ def rows(parameter: Tensor) -> slice:
     """Which rows of the whole are this process's."""
     if not isinstance(parameter, DTensor):
         return slice(None)
-    mesh, count = parameter.device_mesh, parameter.shape[0]
+    return _mine(parameter.shape[0], parameter.device_mesh)
+
+
+def _mine(count: int, mesh: DeviceMesh) -> slice:
+    """This process's of so many rows, as FSDP2 cuts them."""
     size = -(-count // mesh.size())
     first = min(count, size * mesh.get_local_rank())
     return slice(first, min(count, first + size))
@@ -84,9 +88,8 @@ def blank(shape: torch.Size, dtype: torch.dtype, parameter: Tensor) -> Tensor:
     """Room for a tensor of this shape, sharded over the processes of `parameter` by rows."""
     assert isinstance(parameter, DTensor)
     mesh = parameter.device_mesh
-    size = -(-shape[0] // mesh.size())
-    mine = max(0, min(shape[0], size * (mesh.get_local_rank() + 1)) - size * mesh.get_local_rank())
-    part = torch.empty((mine, *shape[1:]), dtype=dtype)
+    mine = _mine(shape[0], mesh)
+    part = torch.empty((mine.stop - mine.start, *shape[1:]), dtype=dtype)
     stride = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(part, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 

@@ -152,9 +152,7 @@ def prepare(aside: Path, settings: Settings, progress: Progress, lock: int) -> P
         backend.close()
 
 
-def _run(
-    backend: LocalBackend, name: Name, hello: msgspec.Struct, progress: Progress, aside: Path
-) -> Checked | Prepared:
+def _run(backend: LocalBackend, name: Name, hello: msgspec.Struct, progress: Progress, aside: Path) -> Answer:
     """Start a worker and hear it until it says Checked or Prepared."""
     deadline, complaint = math.inf, ""
     backend.start(name, hello)

@@ -44,9 +44,7 @@ class VersionShelf:
         """Drop what is no longer kept."""
         for old in self.forget(version):
             shutil.rmtree(version_directory(self._run_directory, old), ignore_errors=True)
-        for kept in (0, *self._retired):
-            if kept < self.newest - 1:
-                shed_optimizer(self._run_directory, kept)
+        self._shed()
 
     def sweep(self) -> None:
         """Make the directory what the log says: what was written but never logged goes (its iteration will be done
@@ -55,6 +53,10 @@ class VersionShelf:
             unknown = directory.name.isdigit() and int(directory.name) not in self.digests
             if unknown or directory.name.startswith("."):
                 shutil.rmtree(directory, ignore_errors=True)
+        self._shed()
+
+    def _shed(self) -> None:
+        """Leave optimizer state to the newest two versions."""
         for kept in (0, *self._retired):
             if kept < self.newest - 1:
                 shed_optimizer(self._run_directory, kept)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -27,12 +27,21 @@ TINY = Preset(width=8, hidden=8, layers=1, heads=1, kv_heads=1)
 CONTEXT = 96
 
 
-@cache
+_POLICIES: dict[int, Path] = {}
+_ONE_AT_A_TIME = threading.Lock()
+
+
 def policy(seed: int = 0) -> Path:
-    """A Hugging Face directory with random weights and the character tokenizer, which has no chat template."""
-    directory = Path(mkdtemp(prefix="offbeat-serve-"))
-    write_policy(build_model(TINY, seed), directory)
-    return directory
+    """A Hugging Face directory with random weights and the character tokenizer, which has no chat template.
+
+    Lanes ask from their own threads, and a seed is the process's: two at once would not get the same weights.
+    """
+    with _ONE_AT_A_TIME:
+        if seed not in _POLICIES:
+            directory = Path(mkdtemp(prefix="offbeat-serve-"))
+            write_policy(build_model(TINY, seed), directory)
+            _POLICIES[seed] = directory
+        return _POLICIES[seed]
 
 
 class Shelf:

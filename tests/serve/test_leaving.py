@@ -55,12 +55,16 @@ def test_a_client_that_leaves_before_the_answer_frees_its_slot() -> None:
 
 
 def test_clients_that_leave_while_they_wait_for_a_slot_are_forgotten() -> None:
+    class Crawls(Endless):
+        seconds = 0.1
+
     async def scenario() -> None:
-        async with served(engine=Endless, slots=1) as server:
+        async with served(engine=Crawls, slots=1) as server:
             first = asyncio.create_task(server.client().completions.create(**LONG))
             await server.until(lambda: len(server.hub.calls) == 1)
             leaving = [asyncio.create_task(server.client().completions.create(**LONG)) for _ in range(5)]
             await server.until(lambda: len(server.hub.calls) == 6)
+            Crawls.seconds = 0.0
             for one in leaving:
                 one.cancel()
             await asyncio.gather(*leaving, return_exceptions=True)
@@ -98,22 +102,22 @@ def test_connections_that_break_at_any_byte_leave_nothing() -> None:
 
 
 class Breaks(Paced):
-    """The first engine of a test breaks after some steps; those made after it do not."""
+    """The first engines of a test that get so far break; those after them do not."""
 
-    made: list[Breaks] = []
+    broken: list[Breaks] = []
     breaks_after = 20
-    broken_ones = 1
+    to_break = 1
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._eos[:] = False
         self.steps = 0
-        Breaks.made.append(self)
 
     def step(self) -> list[Completion]:
         done = super().step()
         self.steps += bool(self.decoded())
-        if self.steps > self.breaks_after and Breaks.made.index(self) < self.broken_ones:
+        if self.steps > self.breaks_after and len(Breaks.broken) < self.to_break:
+            Breaks.broken.append(self)
             raise MemoryError("no memory for keys and values")
         return done
 
@@ -123,7 +127,7 @@ def test_calls_of_an_engine_that_breaks_go_on_with_the_same_tokens(lanes: int) -
     """A call that changes lanes keeps version and tokens; its client notices nothing."""
 
     async def scenario() -> None:
-        Breaks.made.clear()
+        Breaks.broken.clear()
         async with served(Shelf(0, 1), engine=Breaks, lanes=lanes) as server:
             ask = LONG | {"max_tokens": 60}
             stream = await server.client(session="s").completions.create(**ask, stream=True)
@@ -148,10 +152,10 @@ def test_calls_of_an_engine_that_breaks_go_on_with_the_same_tokens(lanes: int) -
 
 def test_engines_that_break_again_and_again_are_given_up() -> None:
     class Never(Breaks):
-        broken_ones = 10
+        to_break = 10
 
     async def scenario() -> None:
-        Breaks.made.clear()
+        Breaks.broken.clear()
         async with served(engine=Never) as server:
             with pytest.raises(InternalServerError, match="no memory for keys and values"):
                 await server.client().completions.create(**LONG)
@@ -213,7 +217,7 @@ def test_an_engine_begun_anew_need_not_have_what_is_let_go() -> None:
     """Its version's file is gone, its session is over: letting the version go costs nothing."""
 
     async def scenario() -> None:
-        Breaks.made.clear()
+        Breaks.broken.clear()
         async with served(Shelf(0), engine=Breaks) as server:
             source = server.hub.source
             await server.client(session="s").completions.create(**LONG | {"max_tokens": 4})
@@ -229,6 +233,6 @@ def test_an_engine_begun_anew_need_not_have_what_is_let_go() -> None:
             await server.until(lambda: server.hub.pins.held == {1})
             again = await server.client().completions.create(**LONG | {"max_tokens": 4})
             assert again.model == "tiny@1"
-            assert len(Breaks.made) == 2
+            assert len(Breaks.broken) == 1
 
     asyncio.run(scenario())

@@ -14,6 +14,8 @@ import torch
 
 from tests.align.sharded_worker import CASES, train
 
+pytestmark = pytest.mark.xdist_group("sharded")
+"""They share what two processes made."""
 torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
-from offbeat.testing.subject import launch, python_path
+from offbeat.testing.subject import launch, python_path, workers_of
 
 SMALL = (
     "rollout.max_new_tokens=12",
@@ -114,8 +115,11 @@ def finish(process: subprocess.Popen[str], seconds: float = 150.0) -> dict:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
+    """And wait for its workers, which the kernel ends a moment later."""
+    workers = [worker for kind in ("rollout", "learner", "scorer") for worker in workers_of(process.pid, kind)]
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    psutil.wait_procs(workers, timeout=20)
 
 
 NOISE = """

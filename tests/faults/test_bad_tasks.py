@@ -31,9 +31,9 @@ def reward(prompt, answer, response):
 
 
 def test_poison_prompts_are_quarantined_with_their_reason(trial: Trial, tmp_path: Path) -> None:
-    kinds = ("poison-raise", "poison-hang", "poison-nan")
-    poison = [f"{kind} {i}" for kind in kinds for i in range(3)] + [f"{i} long " * 40 for i in range(3)]
-    prompts = poison + [f"question {i}" for i in range(28)]
+    poison = [f"{kind} {i}" for kind in ("poison-raise", "poison-nan") for i in range(3)] + ["poison-hang"]
+    poison += [f"{i} long " * 40 for i in range(3)]
+    prompts = poison + [f"question {i}" for i in range(30)]
     trial.environment = {"PYTHONPATH": str(tmp_path)}
     task = write_task(tmp_path, prompts, REWARD)
     process = trial.begin("learner.iterations=8", *task, "run.max_quarantined_in_a_row=20")

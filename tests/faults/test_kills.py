@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import Trial, finish, noise
 
-N = 120
+N = 60
 LONG = f"learner.iterations={N}"
 """Long enough that a run is still under way when it is interrupted, on a fast machine too."""
 

@@ -25,6 +25,8 @@ from offbeat.learner.ranks import Ranks
 from offbeat.records import Batch
 from tests.learner.ranks_worker import CASES, HALF, RECOMPUTED, SHARDED, resumed, saved_half_way, train
 
+pytestmark = pytest.mark.xdist_group("ranks")
+"""They share what two processes made."""
 STEPS = 20
 THROUGH_MODULE = {"recompute_activations": True}
 """What one process is compared with: as the sharded ones it does not go through compiled loops."""

@@ -14,6 +14,9 @@ import pytest
 from offbeat.sim.cluster import changed, load_cluster
 from offbeat.sim.simulate import simulate
 
+pytestmark = pytest.mark.xdist_group("dora")
+"""They share what they simulate."""
+
 
 @cache
 def simulated(schedule: str, accelerators: int) -> Any:

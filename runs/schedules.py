@@ -2,9 +2,11 @@
 fast as repack, in trajectories a second on the default task with K = 2, all in one run; each figure is a median of
 paired ratios.
 
-Runs `offbeat compare` with the built-in default and prints each ratio beside its bar.
+Runs `offbeat compare` with the built-in default and prints each ratio beside its bar. What keeps a ratio below its bar
+is the learner, which no schedule can hide; with smaller batches it has less to do and the longest response is as long:
 
     python runs/schedules.py --repeats 3 --out out/schedules
+    python runs/schedules.py --repeats 3 --set schedule.train_batch_size=32 --schedules multi-version,sync,one-step-off
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("out/schedules"))
+    parser.add_argument("--schedules", default="", help="all of them without this")
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
     given = parser.parse_args()
     command = [
         sys.executable, "-m", "offbeat.cli", "compare", "--out", str(given.out), "--json",
         "--repeats", str(given.repeats), "--iterations", str(given.iterations),
+        *(["--schedules", given.schedules] if given.schedules else []),
+        *(part for override in given.overrides for part in ("--set", override)),
     ]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout)["schedules"]

@@ -102,6 +102,8 @@ def main() -> None:
     if options.one is not None:
         print(json.dumps(one(options.one, options.iterations, options.schedule)))
         return
+    if options.bar and options.write is not None:
+        parser.error("--write draws the sizes that --bar leaves out: two runs")
     sizes = [(n, options.iterations) for n in SIZES]
     if options.bar:
         sizes = [(16384, 100), (32768, 100)]

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # or the tests beside them starve Ray's workers
 ON_CLUSTER = pytest.mark.xdist_group("cluster")
 """One worker of the test session has the cluster."""
 WATCHFUL = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import typer
 
-from offbeat.cli import app
+from offbeat.cli import app, main
 
 SURFACE = {
     "train": {"config", "out", "resume", "backend", "address", "learner_processes", "overrides", "as_json"},
@@ -98,7 +100,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "offbeat.cli", *arguments], capture_output=True, text=True)
 
 
-def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
+def test_bad_usage_is_one_line_and_exit_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments in (
         ["train", "--nonsense"],
         ["nonsense"],
@@ -128,11 +132,16 @@ def test_bad_usage_is_one_line_and_exit_2(tmp_path) -> None:
         ["simulate", "dora-64", "--set", "schedule.train_batch_size=100"],
         ["compare", "--set", "run.time_limit_seconds=60", "--out", str(tmp_path / "c")],
     ):
-        done = run(*arguments)
-        assert done.returncode == 2, (arguments, done.stderr)
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        assert done.stdout == ""
+        monkeypatch.setattr(sys, "argv", ["offbeat", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        assert end.value.code == 2, (arguments, err)
+        assert len(err.strip().splitlines()) == 1, err
+        assert out == ""
     assert list(tmp_path.iterdir()) == []
+    done = run("train", "--nonsense")
+    assert (done.returncode, len(done.stderr.strip().splitlines()), done.stdout) == (2, 1, "")
 
 
 def test_version() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from offbeat.models.presets import BOS, CHARACTERS, EOS, PAD, UNKNOWN, character_tokenizer
-from offbeat.models.tokens import decode_response, encode_prompt, encode_response, load_tokenizer
+from offbeat.models.tokens import BareTokenizer, decode_response, encode_prompt, encode_response, load_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"
@@ -39,10 +41,41 @@ _TOKENIZER = character_tokenizer()
 def test_the_saved_tokenizer_is_the_one_auto_tokenizer_loads(directory: Path) -> None:
     text = " a  b ,c .\n<pad> isn 't"
     plain, auto = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
-    assert isinstance(plain, PreTrainedTokenizerFast)
+    assert isinstance(plain, BareTokenizer)
     assert encode_prompt(plain, text) == encode_prompt(auto, text) == auto(text)["input_ids"]
     assert auto.decode(auto(text)["input_ids"], skip_special_tokens=True) == text
     assert (auto.pad_token, auto.bos_token, auto.eos_token, auto.unk_token) == (PAD, BOS, EOS, UNKNOWN)
+
+
+@given(st.text(max_size=40), st.lists(st.integers(0, len(_TOKENIZER) - 1), max_size=20), st.booleans())
+def test_a_bare_tokenizer_says_what_transformers_says(
+    directory: Path, text: str, ids: list[int], special: bool
+) -> None:
+    bare, whole = load_tokenizer(directory), PreTrainedTokenizerFast.from_pretrained(directory)
+    text = text + BOS + text + EOS
+    assert bare.encode(text, add_special_tokens=special) == whole.encode(text, add_special_tokens=special)
+    assert (bare.bos_token_id, bare.eos_token_id, len(bare)) == (whole.bos_token_id, whole.eos_token_id, len(whole))
+    options = {"skip_special_tokens": special, "clean_up_tokenization_spaces": False}
+    assert bare.decode(ids, **options) == whole.decode(ids, **options)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chat_template": TEMPLATE},
+        {"additional_special_tokens": ["7"]},
+        {"eos_token": "7"},
+        {"eos_token": {"content": EOS, "__type": "AddedToken"}},
+        {"tokenizer_class": "Qwen2TokenizerFast"},
+    ],
+)
+def test_what_declares_more_than_names_is_loaded_by_transformers(
+    directory: Path, tmp_path: Path, change: dict[str, object]
+) -> None:
+    copied = Path(shutil.copytree(directory, tmp_path / "copy"))
+    config = copied / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    assert not isinstance(load_tokenizer(copied), BareTokenizer)
 
 
 def test_a_prompt_begins_with_bos_and_a_response_ends_with_eos() -> None:

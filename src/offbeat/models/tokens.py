@@ -15,6 +15,10 @@ from typing import Any, Protocol, cast
 
 _PLAIN_CLASSES = frozenset({"PreTrainedTokenizerFast", "TokenizersBackend"})
 """Tokenizers wholly described by their tokenizer.json; `AutoTokenizer` adds nothing to them but an import of torch."""
+_NAMES = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
+_BARE_KEYS = _NAMES | {"tokenizer_class", "backend", "model_max_length", "clean_up_tokenization_spaces"}
+_MORE_FILES = ("chat_template.jinja", "chat_template.json", "special_tokens_map.json", "added_tokens.json")
+"""Where a directory has one of them, its tokenizer is more than its tokenizer.json."""
 
 
 class Tokenizer(Protocol):
@@ -40,6 +44,48 @@ class Tokenizer(Protocol):
     ) -> str: ...
 
 
+class BareTokenizer:
+    """A tokenizer that is nothing but its tokenizer.json and the names of four of its special tokens, such as those of
+    the presets: by `tokenizers` alone, for importing `transformers` takes a second of every start."""
+
+    chat_template = None
+
+    def __init__(self, inner: Any, names: Mapping[str, str]) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self.bos_token_id, self.eos_token_id = (
+            inner.token_to_id(names[name]) if name in names else None for name in ("bos_token", "eos_token")
+        )
+
+    @classmethod
+    def of(cls, directory: Path, declared: Mapping[str, Any]) -> BareTokenizer | None:
+        """None where the directory declares more than that."""
+        if not declared.keys() <= _BARE_KEYS or any((directory / name).exists() for name in _MORE_FILES):
+            return None
+        import tokenizers
+
+        inner = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+        special = {token.content for token in inner.get_added_tokens_decoder().values() if token.special}
+        names = {name: declared[name] for name in _NAMES if declared.get(name) is not None}
+        known = all(isinstance(token, str) and token in special for token in names.values())
+        return cls(inner, names) if known else None
+
+    def __len__(self) -> int:
+        return int(self._inner.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        if clean_up_tokenization_spaces:
+            raise ValueError("a bare tokenizer leaves spaces as they are")
+        return str(self._inner.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **_: Any) -> str:
+        raise ValueError("this tokenizer has no chat template")
+
+
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face directory. Raises OSError or ValueError where there is none or it is damaged."""
     try:
@@ -55,6 +101,9 @@ def _loaded(directory: Path) -> Tokenizer:
     declared = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
     plain = isinstance(declared, dict) and declared.get("tokenizer_class") in _PLAIN_CLASSES
     if plain and (directory / "tokenizer.json").exists():
+        bare = BareTokenizer.of(directory, declared)
+        if bare is not None:
+            return bare
         from transformers import PreTrainedTokenizerFast
 
         return cast(Tokenizer, PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True))

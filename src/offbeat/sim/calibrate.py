@@ -7,6 +7,7 @@ What is fitted, and to what (seconds of run time, least squares without negative
     publish        LoadVersion to VersionLoaded, median          scoring   Score to Scored, median
     lengths        empirical, with growth per version and correlation within groups
 
+Training and lengths are those of the latest third of what is looked at (`RECENT`).
 *Half law*: what is fitted uses nothing after `until`, so the second half of a run is a fair test of it.
 This file reads no files and knows no figures.
 """
@@ -29,6 +30,9 @@ from offbeat.sim.replay import Row, answered, asked
 
 Floats = NDArray[np.float64]
 ROUNDS = 12
+RECENT = 1 / 3
+"""Share of iterations and responses that count for training times and lengths, the latest. As a policy learns, groups
+that are all right or all wrong become more, which the learner only measures, and rambling becomes less."""
 FEWEST = 8
 """Iterations that a run must have: four to fit, four to predict."""
 
@@ -161,8 +165,8 @@ def _training(rows: Sequence[Row]) -> tuple[float, float]:
             seconds.append(now - asked_at)
         if any(isinstance(command, e.Train) for command in commands):
             asked_at = now
-    if len(seconds) > 4:  # the first one also warms caches up
-        tokens, seconds = tokens[1:], seconds[1:]
+    recent = max(FEWEST // 2 - 1, round(RECENT * len(seconds)))  # never the first, which also warms caches up
+    tokens, seconds = tokens[-recent:], seconds[-recent:]
     columns = np.array([[1.0] * len(tokens), tokens], dtype=float).T
     fixed, per_token = not_negative(columns, np.array(seconds))
     return fixed, per_token
@@ -181,13 +185,14 @@ def not_negative(columns: Floats, target: Floats) -> tuple[float, float]:
 def _lengths(finished: Sequence[e.Finished], settings: Settings, prompt_tokens: float) -> dict[str, Any]:
     """Empirical lengths as they would be under version 0, growth per version, correlation within groups."""
     growth = _growth(finished)
+    recent = finished[-max(FEWEST * settings.schedule.train_batch_size, round(RECENT * len(finished))) :]
     cap, size = settings.rollout.max_new_tokens, settings.schedule.group_size
     groups: dict[int, list[int]] = {}
     for f in finished:
         groups.setdefault(f.trajectory_id // size, []).append(f.tokens)
     return {
         "kind": "empirical",
-        "values": tuple(max(1, round(f.tokens / (1 + growth) ** f.version)) for f in finished),
+        "values": tuple(max(1, round(f.tokens / (1 + growth) ** f.version)) for f in recent),
         "cap": cap,
         "growth_per_version": growth,
         "correlation": correlation([group for group in groups.values() if len(group) == size]),

@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from offbeat.testing.subject import workers_of
+
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # or the tests beside them starve Ray's workers
 ON_CLUSTER = pytest.mark.xdist_group("cluster")
@@ -38,3 +40,9 @@ def actors(cluster: Any) -> list[psutil.Process]:
     raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
     children = [child for pid in raylets if psutil.pid_exists(pid) for child in psutil.Process(pid).children()]
     return [child for child in children if " ".join(child.cmdline()).startswith("ray::Host")]
+
+
+def worker_beside(actor: psutil.Process) -> tuple[str, psutil.Process]:
+    """Kind and process of the worker that an actor speaks for."""
+    [found] = [(kind, worker) for kind in ("rollout", "learner") for worker in workers_of(actor.pid, kind)]
+    return found

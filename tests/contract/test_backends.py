@@ -17,7 +17,7 @@ from offbeat.backends.weights import Canary, publish
 from offbeat.learner.step import PolicyLearner
 from offbeat.records import Batch, Trajectory
 from offbeat.settings import Settings, settings_from
-from tests.clusters import ON_CLUSTER, actors, cluster
+from tests.clusters import ON_CLUSTER, actors, cluster, worker_beside
 from tests.learner.conftest import model_dir, reference_logits, sample_batch, save_model
 
 __all__ = ["cluster", "model_dir", "reference_logits", "sample_batch"]
@@ -160,6 +160,23 @@ def test_a_killed_worker_dies_once_and_another_takes_its_name(talk: Talk) -> Non
     talk.hear(m.WeightsLoaded, LANES[0])
     assert LANES[0] in talk.backend.workers
     assert not [message for _, message in talk.said if isinstance(message, Died)]
+
+
+@pytest.mark.parametrize("talk", ["ray"], indirect=True)
+def test_actor_and_worker_end_together(talk: Talk) -> None:
+    talk.open_lane(0, talk.digest)
+    talk.hear(m.WeightsLoaded, LANES[0])
+    [actor] = actors(talk.cluster)
+    _, worker = worker_beside(actor)
+    worker.kill()
+    assert talk.hear(Died, LANES[0]).reason == "the rollout process ended by signal SIGKILL"
+    actor.wait(10)
+    talk.open_lane(0, talk.digest)
+    talk.hear(m.WeightsLoaded, LANES[0])
+    [actor] = actors(talk.cluster)
+    _, worker = worker_beside(actor)
+    actor.kill()
+    worker.wait(10)
 
 
 def test_a_worker_that_was_replaced_is_not_heard(talk: Talk) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from offbeat import events as e
-from tests.clusters import ON_CLUSTER, actors, cluster, node
+from tests.clusters import ON_CLUSTER, actors, cluster, node, worker_beside
 from tests.twin.test_bound_zero import published
 
 from .conftest import Trial, finish, kill, noise
@@ -85,7 +85,7 @@ def test_a_node_dies_then_a_lane_the_learner_and_the_driver(cluster: Any, trial:
     cluster.add_node(**node(1))
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 3, process)
     workers = actors(cluster)
-    [learner] = [p for p in workers if any(file.path.endswith("/learner.lock") for file in p.open_files())]
+    [learner] = [p for p in workers if worker_beside(p)[0] == "learner"]
     [lane, *_] = [p for p in workers if p != learner]
     lane.kill()
     trial.wait_for(lambda: len(said(trial, e.LaneReady)) == 4, process)
@@ -141,6 +141,13 @@ def test_nothing_of_a_ray_that_was_started_for_a_run_outlives_it(trial: Trial) -
     kill(process)
     deadline = time.monotonic() + 30
     working = [child for child in children if "Agent" not in child.name()]  # Ray's agents look for their raylet rarely
-    while any(child.is_running() and child.status() != "zombie" for child in working) and time.monotonic() < deadline:
+    while any(map(alive, working)) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert not [child for child in working if child.is_running() and child.status() != "zombie"]
+    assert not [child for child in working if alive(child)]
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False

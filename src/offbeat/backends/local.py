@@ -106,33 +106,16 @@ class LocalBackend:
     def start(self, name: Name, hello: msgspec.Struct) -> None:
         """Start a worker, ending the one of the same name first."""
         self.end(name)
-        module, incoming = MODULES[name.kind]
         ours, theirs = socket.socketpair()
-        with open(self._errors or os.devnull, "ab") as errors:
-            process = self._process(name.kind, module, theirs.fileno(), errors.fileno())
-        theirs.close()
-        worker = Worker(process, Channel(ours, incoming))
+        environ = os.environ | environment(self._threads)
+        kept = () if name.kind in LOCKLESS else self._keep_open
+        with theirs, open(self._errors or os.devnull, "ab") as errors:
+            foreign = self._pythons.get(name.kind)
+            process = launch(name.kind, theirs.fileno(), errors.fileno(), environ, kept, foreign)
+        worker = Worker(process, Channel(ours, MODULES[name.kind][1]))
         self.workers[name] = worker
         self._selector.register(ours, selectors.EVENT_READ, name)
         self.send(name, hello)
-
-    def _process(self, kind: str, module: str, channel: int, errors: int) -> Spawned | Forked:
-        kept = () if kind in LOCKLESS else self._keep_open
-        environ = os.environ | environment(self._threads)
-        foreign = self._pythons.get(kind)
-        server = fork_server() if kind in FORKED and foreign is None else None
-        if server is not None:
-            with contextlib.suppress(OSError):  # it has died, or the environment is too large for it
-                return server.fork(module, environ, channel, errors, kept)
-        return Spawned(
-            [*python_of(module, foreign), str(channel)],
-            pass_fds=(channel, *kept),
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-            env=environ,
-            start_new_session=True,
-        )
 
     def send(self, name: Name, message: msgspec.Struct) -> None:
         """Nothing happens when the worker is gone: its death is on its way."""
@@ -148,9 +131,7 @@ class LocalBackend:
             return
         self._selector.unregister(worker.channel.sock)
         worker.channel.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker.process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
-        worker.process.wait()
+        end_group(worker.process)
 
     def end_all(self) -> None:
         for name in list(self.workers):
@@ -194,14 +175,54 @@ class LocalBackend:
         code = worker.process.wait()
         if worker.failure:
             return Died(worker.failure)
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return Died(f"the {name.kind} process ended by {how}", str(self._errors) if self._errors and code > 0 else "")
+        printed = str(self._errors) if self._errors and code > 0 else ""
+        return Died(f"the {name.kind} process ended by {how_it_ended(code)}", printed)
 
     def close(self) -> None:
         self.end_all()
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+def launch(
+    kind: str,
+    channel: int,
+    errors: int,
+    environ: dict[str, str],
+    kept: tuple[int, ...] = (),
+    foreign: str | None = None,
+) -> Spawned | Forked:
+    """A worker of this process, with its end of a channel, a file for what it prints, and what it keeps open: forked
+    where it needs the large libraries, else in a new interpreter, a `foreign` one where that lives elsewhere.
+
+    It lives no longer than the thread that starts it.
+    """
+    module, _ = MODULES[kind]
+    server = fork_server() if kind in FORKED and foreign is None else None
+    if server is not None:
+        with contextlib.suppress(OSError):  # it has died, or the environment is too large for it
+            return server.fork(module, environ, channel, errors, kept)
+    return Spawned(
+        [*python_of(module, foreign), str(channel)],
+        pass_fds=(channel, *kept),
+        stdin=subprocess.DEVNULL,
+        stdout=errors,
+        stderr=errors,
+        env=environ,
+        start_new_session=True,
+    )
+
+
+def end_group(process: Spawned | Forked) -> int:
+    """End a worker's process at once, and all that it started; how it ended, as `subprocess` counts."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still this group's
+    return process.wait()
+
+
+def how_it_ended(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def python_of(module: str, foreign: str | None) -> list[str]:

@@ -186,7 +186,7 @@ class RayBackend:
             if said.printed:
                 with open(self._printed, "a") as file:
                     file.write(said.printed)
-            how = f"the {name.kind} actor ended by {said.ended}"
+            how = f"the {name.kind} process ended by {said.ended}"
             heard.append((name, self._died(name, how, printed=bool(said.printed))))
         return heard
 

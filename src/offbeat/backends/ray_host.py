@@ -1,23 +1,20 @@
-"""A worker inside a Ray actor: the serving loop of `rollout_process` or `learner_process` on a thread.
+"""A Ray actor with a worker: the very process that the local backend starts, beside the actor that speaks for it.
 
-The loop cannot tell: it reads messages from a socket pair and files from a run directory. A learner's is the run's own;
-a lane's is a scratch directory of its node, into which this file puts what a message refers to before it is delivered
-(the policy, a version, parcels), out of Ray's object store. *Node-alone invariant*: a lane needs nothing of the
-driver's disk. Knows no scheduling and no driver.
+The worker cannot tell: it reads messages from a socket pair and files from a run directory. A learner's is the run's
+own; a lane's is a scratch directory of its node, into which this file puts what a message refers to before it is
+delivered (the policy, a version, parcels), out of Ray's object store. *Node-alone invariant*: a lane needs nothing of
+the driver's disk. Actor and worker end together. Knows no scheduling and no driver.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import select
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,11 +24,15 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
+import offbeat
 from offbeat.backends import messages as m
 from offbeat.backends.channel import Channel
+from offbeat.backends.local import DEATH_SECONDS, end_group, how_it_ended, launch
 from offbeat.backends.parcels import parcel_file
+from offbeat.backends.vllm.interpreter import interpreters
 from offbeat.backends.weights import version_directory
-from offbeat.backends.worker import Link, attend, environment
+from offbeat.backends.worker import environment
+from offbeat.settings import settings_from
 
 HEAR_SECONDS = 10.0
 GATHER_SECONDS = 0.02
@@ -39,6 +40,8 @@ GATHER_SECONDS = 0.02
 TO = {"rollout": m.ToRollout, "learner": m.ToLearner}
 FROM = {"rollout": m.FromRollout, "learner": m.FromLearner}
 SCRATCH = "offbeat-lane-"
+LAST_WORDS = 1 << 14
+"""Bytes of what a worker printed that are told when it has ended."""
 VERSION_FILES = "manifest.json", "model.safetensors"
 """What a lane needs of a version."""
 
@@ -55,11 +58,9 @@ class Sender(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls) -> Sender:
-        from offbeat import __version__
-
         boot = Path("/proc/sys/kernel/random/boot_id")
         name = boot.read_text().strip() if boot.exists() else socket.gethostname()
-        return cls(__version__, name, time.time() - time.monotonic())
+        return cls(offbeat.__version__, name, time.time() - time.monotonic())
 
     def origin_on(self, other: Sender, origin: float) -> float:
         """The monotonic clock's value on the machine `other` at what is `origin` on this one's: the same on the same
@@ -68,7 +69,7 @@ class Sender(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What a worker said, and its end: None while it goes on, else why in one line, and what it printed last.
+    """What a worker said, and its end: None while it goes on, else how, in words, and what it printed last.
 
     `parcels[i]` refers to what message i leaves behind: contents of parcels by trajectory and attempt.
     """
@@ -98,8 +99,6 @@ class Host:
     """Made a Ray actor by `ray_cluster`. Calls of one concurrency group run one after the other, in the order sent."""
 
     def __init__(self, kind: str, hello: bytes, sender: Sender, policy: Files | None) -> None:
-        self._ended: str | None = None
-        self._printed = ""
         self._answered_at = 0.0
         self._sending = threading.Lock()
         ours, theirs = socket.socketpair()
@@ -121,22 +120,14 @@ class Host:
                 f"{self._directory} is not to be seen on this node; choose an --out that all nodes share"
             )
         opening = msgspec.structs.replace(opening, run_directory=str(self._directory), origin=origin)
-        threads = opening.settings["run"]["threads"]
-        os.environ.update(environment(threads))
+        settings = settings_from(opening.settings)
+        path = str(Path(offbeat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")
+        environ = os.environ | environment(settings.run.threads) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
+        foreign = interpreters(settings.rollout).get(kind)
+        with theirs:
+            self._worker = launch(kind, theirs.fileno(), self._printed.fileno(), environ, foreign=foreign)
         self._deliver(msgspec.msgpack.encode(opening))
-        main = importlib.import_module(f"offbeat.backends.{kind}_process").main
-        link = Link(Channel(theirs, TO[kind]))
-        threading.Thread(target=self._run, args=(main, link, theirs), daemon=True).start()
-
-    def _run(self, main: Any, link: Link, theirs: socket.socket) -> None:
-        try:
-            code = attend(main, link)
-            self._ended = f"exit code {code}"
-        finally:
-            if self._ended is None:
-                self._ended = f"an error ({sys.exc_info()[1]!r})"
-                self._printed = traceback.format_exc()
-            theirs.close()
 
     # -- called by the driver ----------------------------------------------------------------------------------
 
@@ -192,9 +183,16 @@ class Host:
                 shutil.rmtree(version_directory(self._directory, message.version), ignore_errors=True)
         if not self._channel.closed:
             return Heard(frames, parcels)
-        return Heard(frames, parcels, self._ended, self._printed)
+        return Heard(frames, parcels, *self._end())
 
     # ------------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> tuple[str, str]:
+        """How the worker ended, all that it started with it, and its last words where it ended by itself."""
+        self._worker.await_end(DEATH_SECONDS)
+        code = end_group(self._worker)
+        self._printed.seek(-min(LAST_WORDS, self._printed.seek(0, os.SEEK_END)), os.SEEK_END)
+        return how_it_ended(code), self._printed.read().decode(errors="replace") if code > 0 else ""
 
     def _pick_up(self, message: m.SamplesGivenUp) -> dict[tuple[int, int], NDArray[np.uint8]]:
         found = {}
@@ -205,7 +203,7 @@ class Host:
         return found
 
     def _deliver(self, frame: bytes) -> None:
-        """Hand a message to the loop and wait until it has taken all of it, or is gone."""
+        """Hand a message to the worker and wait until it has taken all of it, or is gone."""
         with self._sending:
             self._channel.send_encoded(frame)
             while self._channel.wants_to_write:

@@ -136,14 +136,21 @@ def test_nothing_of_a_ray_that_was_started_for_a_run_outlives_it(trial: Trial) -
     """Also where the run is killed, and nobody gets in without the token."""
     process = trial.begin(*noise(trial), *TAIL, "run.backend=ray")
     trial.wait_for_version(1, process)
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert any("raylet" in child.name() for child in children)
+    found = [(name_of(child), child) for child in psutil.Process(process.pid).children(recursive=True)]
+    assert any("raylet" in name for name, _ in found)
     kill(process)
     deadline = time.monotonic() + 30
-    working = [child for child in children if "Agent" not in child.name()]  # Ray's agents look for their raylet rarely
+    working = [child for name, child in found if "Agent" not in name]  # Ray's agents look for their raylet rarely
     while any(map(alive, working)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not [child for child in working if alive(child)]
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return "gone"
 
 
 def alive(process: psutil.Process) -> bool:

@@ -191,5 +191,6 @@ def _shared_server() -> socket.socket | None:
 def _kind() -> str:
     """One for all processes that would load the same: interpreter, what it reads at its start, this offbeat."""
     read_at_start = {k: v for k, v in os.environ.items() if k.startswith("PYTHON") and k != "PYTHONPATH"}
-    parts = (sys.executable, str(Path(__file__).resolve().parent), *sorted(read_at_start.items()))
+    interpreter = (sys.prefix, os.path.realpath(sys.executable))  # `python` and `python3` are the same
+    parts = (*interpreter, str(Path(__file__).resolve().parent), *sorted(read_at_start.items()))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

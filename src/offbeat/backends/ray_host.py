@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 import offbeat
 from offbeat.backends import messages as m
 from offbeat.backends.channel import Channel
-from offbeat.backends.local import DEATH_SECONDS, end_group, how_it_ended, launch
+from offbeat.backends.local import DEATH_SECONDS, MODULES, end_group, how_it_ended, launch
 from offbeat.backends.parcels import parcel_file
 from offbeat.backends.vllm.interpreter import interpreters
 from offbeat.backends.weights import version_directory
@@ -38,7 +38,7 @@ HEAR_SECONDS = 10.0
 GATHER_SECONDS = 0.02
 """Between two answers of a worker that goes on talking: a call for every response would cost it more."""
 TO = {"rollout": m.ToRollout, "learner": m.ToLearner}
-FROM = {"rollout": m.FromRollout, "learner": m.FromLearner}
+FROM = {kind: MODULES[kind][1] for kind in TO}
 SCRATCH = "offbeat-lane-"
 LAST_WORDS = 1 << 14
 """Bytes of what a worker printed that are told when it has ended."""

@@ -116,7 +116,7 @@ def orchestrator(c: Cluster) -> Iterator[Variant]:
 
 def legacy(c: Cluster) -> Iterator[Variant]:
     each = c.lane_slots("multi-version")
-    iteration = c.training.seconds(c.learner_accelerators("multi-version"), 0)
+    iteration = c.training.seconds(c.learner_accelerators("multi-version"), 0, 1)
     for case, values in (
         ("preset", {}),
         ("K = 1", {"schedule": {"max_staleness": 1}}),

@@ -20,12 +20,12 @@ from tests.report.scheduled_run import write_scheduled_run
 from tests.sim.clusters import cluster
 
 
-def recorded() -> tuple[Cluster, list]:  # type: ignore[type-arg]
+def recorded(**training: float) -> tuple[Cluster, list]:  # type: ignore[type-arg]
     about = cluster(
         accelerators=2,
         slots=24,
         decode={"floor_seconds": 0.02, "per_sequence_seconds": 0.002},
-        training={"fixed_seconds": 3.0, "per_token_work": 0.002},
+        training={"fixed_seconds": 3.0, "per_token_work": 0.002} | training,
         scoring={"seconds": 0.25},
         publish={"kind": "broadcast", "setup_seconds": 0.3},
         lengths={"kind": "lognormal", "median": 40, "sigma": 0.8, "cap": 150, "correlation": 0.5},
@@ -61,6 +61,20 @@ def test_costs_are_recovered_and_the_second_half_is_predicted() -> None:
     assert second_half(again, half, 32) == pytest.approx(measured, rel=0.05)
 
 
+def test_half_law_holds_while_fewer_and_fewer_groups_have_something_to_say() -> None:
+    """The second half costs far less than the first, and no iteration of it has been seen."""
+    about, rows = recorded(per_signal_token_work=0.01, signal_share=1.1, signal_per_log_iteration=-0.2)
+    half = middle(rows)
+    found = calibrate(rows, SETTINGS, 0.0, "again", half)
+    assert found.training.signal_per_log_iteration == pytest.approx(-0.2, rel=0.25)
+    assert found.training.signal(60) == pytest.approx(about.training.signal(60), abs=0.05)
+    publishes = [now for now, event, _ in rows if isinstance(event, e.Trained)]
+    measured = second_half(publishes, half, 32)
+    assert measured > 1.15 * half * 32 / publishes[half - 1]
+    again = [step.ended for step in simulate(found, "multi-version").measures.steps]
+    assert second_half(again, half, 32) == pytest.approx(measured, rel=0.05)
+
+
 def test_what_comes_after_the_middle_is_not_looked_at() -> None:
     _, rows = recorded()
     half = middle(rows)
@@ -80,6 +94,9 @@ def test_least_squares_without_negative_terms() -> None:
     assert not_negative(x, x @ np.array([2.0, 3.0])) == pytest.approx((2.0, 3.0))
     assert not_negative(x, x @ np.array([-5.0, 3.0]))[0] == 0.0
     assert not_negative(x, x @ np.array([9.0, -0.1]))[1] == 0.0
+    three = np.column_stack([x, rng.uniform(0, 1, 50)])
+    assert not_negative(three, three @ np.array([1.0, 2.0, 3.0])) == pytest.approx((1.0, 2.0, 3.0))
+    assert not_negative(three, -np.ones(50)) == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])

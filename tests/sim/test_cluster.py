@@ -109,8 +109,8 @@ def test_lengths_grow_and_are_drawn_once() -> None:
 
 
 def test_training_follows_two_points() -> None:
-    assert Training(fixed_seconds=174, work=19660.8).seconds(64, 0) == pytest.approx(481.2)
-    assert Training(fixed_seconds=174, work=19660.8).seconds(128, 0) == pytest.approx(327.6)
+    assert Training(fixed_seconds=174, work=19660.8).seconds(64, 0, 1) == pytest.approx(481.2)
+    assert Training(fixed_seconds=174, work=19660.8).seconds(128, 0, 1) == pytest.approx(327.6)
 
 
 def test_weights_by_peers_double_their_holders() -> None:

@@ -3,11 +3,12 @@
 What is fitted, and to what (seconds of run time, least squares without negative terms):
 
     decode step    duration of each response ~ tokens * (floor + per_sequence * responses running beside it)
-    training       Train to Trained ~ fixed + per_token * tokens of the batch
+    training       Train to Trained ~ fixed + (per_token + per_signal_token * signal) * tokens of the batch
+    signal         share of groups whose rewards differ ~ share + slope * log(iteration)
     publish        LoadVersion to VersionLoaded, median          scoring   Score to Scored, median
     lengths        empirical, with growth per version and correlation within groups
 
-Training and lengths are those of the latest third of what is looked at (`RECENT`).
+Training and signal are fitted to the latest two thirds of what is looked at, lengths to the latest third.
 *Half law*: what is fitted uses nothing after `until`, so the second half of a run is a fair test of it.
 This file reads no files and knows no figures.
 """
@@ -15,6 +16,7 @@ This file reads no files and knows no figures.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from math import sqrt
 from statistics import NormalDist, fmean, median
 from typing import Any
@@ -31,8 +33,9 @@ from offbeat.sim.replay import Row, answered, asked
 Floats = NDArray[np.float64]
 ROUNDS = 12
 RECENT = 1 / 3
-"""Share of iterations and responses that count for training times and lengths, the latest. As a policy learns, groups
-that are all right or all wrong become more, which the learner only measures, and rambling becomes less."""
+"""Share of responses that count for lengths, the latest: as a policy learns, rambling becomes less."""
+TREND = 2 / 3
+"""Share of iterations that count for training and its trend: the first are unlike what follows."""
 FEWEST = 8
 """Iterations that a run must have: four to fit, four to predict."""
 
@@ -60,7 +63,7 @@ def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, nam
     finished = [event for _, event, _ in seen if isinstance(event, e.Finished)]
     services = _services(seen)
     floor, per_sequence = _decode(finished, settings.rollout.lanes)
-    fixed, per_token = _training(seen)
+    training = _training(seen, settings.schedule.group_size)
     lanes = settings.rollout.lanes
     schedule = settings.schedule
     return cluster_from(
@@ -73,7 +76,7 @@ def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, nam
             "cache_tokens": settings.rollout.cache_tokens,
             "decode": {"floor_seconds": floor, "per_sequence_seconds": per_sequence},
             "prefill": {"tokens_per_second": 1e9},
-            "training": {"fixed_seconds": fixed, "per_token_work": per_token},
+            "training": training,
             "publish": {"kind": "broadcast", "setup_seconds": _typical(services.get("load"))},
             "scoring": {"seconds": _typical(services.get("score"))},
             "transfer": {"setup_seconds": _typical(services.get("move"))},
@@ -156,30 +159,54 @@ def _company(here: Sequence[e.Finished], floor: float, slope: float) -> Floats:
     return during(beside) / np.maximum(during(done), 1e-12)
 
 
-def _training(rows: Sequence[Row]) -> tuple[float, float]:
-    """Fixed seconds and seconds per token (of prompts and responses) from the command to the event."""
-    asked_at, tokens, seconds = 0.0, [], []
+def _training(rows: Sequence[Row], group_size: int) -> dict[str, float]:
+    """The section `training`: what an iteration costs from the command to the event, and the share of it that falls as
+    a policy learns.
+    """
+    asked_at, found = 0.0, []
     for now, event, commands in rows:
         if isinstance(event, e.Trained):
-            tokens.append(event.report.tokens + event.report.prompt_tokens)
-            seconds.append(now - asked_at)
+            report = event.report
+            signal = 1 - report.zero_advantage_groups * group_size / report.trajectories
+            found.append((event.version, report.tokens + report.prompt_tokens, signal, now - asked_at))
         if any(isinstance(command, e.Train) for command in commands):
             asked_at = now
-    recent = max(FEWEST // 2 - 1, round(RECENT * len(seconds)))  # never the first, which also warms caches up
-    tokens, seconds = tokens[-recent:], seconds[-recent:]
-    columns = np.array([[1.0] * len(tokens), tokens], dtype=float).T
-    fixed, per_token = not_negative(columns, np.array(seconds))
-    return fixed, per_token
+    recent = max(FEWEST // 2 - 1, round(TREND * len(found)))  # never the first, which also warms caches up
+    iteration, tokens, signal, seconds = np.array(found[-recent:], dtype=float).T
+    share, slope = _signal(iteration, signal)
+    fixed, per_token, per_signal = not_negative(np.array([np.ones(recent), tokens, tokens * signal]).T, seconds)
+    return {
+        "fixed_seconds": fixed,
+        "per_token_work": per_token,
+        "per_signal_token_work": per_signal,
+        "signal_share": share,
+        "signal_per_log_iteration": slope,
+    }
 
 
-def not_negative(columns: Floats, target: Floats) -> tuple[float, float]:
-    """Least squares with two columns and no negative coefficient: the best of the solution and its edges."""
-    free, *_ = np.linalg.lstsq(columns, target, rcond=None)
-    if (free >= 0).all():
-        return float(free[0]), float(free[1])
-    alone = [max(0.0, float(column @ target / (column @ column))) if column.any() else 0.0 for column in columns.T]
-    misses = [float(((target - value * column) ** 2).sum()) for value, column in zip(alone, columns.T, strict=True)]
-    return (alone[0], 0.0) if misses[0] <= misses[1] else (0.0, alone[1])
+def _signal(iteration: Floats, signal: Floats) -> tuple[float, float]:
+    """Share at the first iteration and slope in log(iteration); the mean and none where it is within two errors."""
+    if len(iteration) > FEWEST and signal.std() > 0:
+        (slope, share), covariance = np.polyfit(np.log(iteration), signal, 1, cov=True)
+        if abs(slope) > 2 * sqrt(covariance[0, 0]):
+            return float(share), float(slope)
+    return float(signal.mean()), 0.0
+
+
+def not_negative(columns: Floats, target: Floats) -> list[float]:
+    """Least squares with no negative coefficient, in as few columns as fit as well."""
+    best, least = [0.0] * columns.shape[1], float("inf")
+    same = 1e-9 * float(target @ target)
+    for size in range(1, columns.shape[1] + 1):
+        for chosen in combinations(range(columns.shape[1]), size):
+            some = columns[:, chosen]
+            found, *_ = np.linalg.lstsq(some, target, rcond=None)
+            miss = float(((some @ found - target) ** 2).sum())
+            if (found >= 0).all() and miss < least - same:
+                least, best = miss, [0.0] * columns.shape[1]
+                for place, value in zip(chosen, found, strict=True):
+                    best[place] = float(value)
+    return best
 
 
 def _lengths(finished: Sequence[e.Finished], settings: Settings, prompt_tokens: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Nothing here is random and nothing knows lanes, versions or events.
 from __future__ import annotations
 
 import heapq
-from math import sqrt
+from math import log, sqrt
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -68,17 +68,28 @@ class Prefill(Section):
 
 
 class Training(Section):
-    """One RL iteration on N accelerators: T(N) = fixed + (work + per_token_work * tokens of the batch) / N.
+    """RL iteration i (1, 2, ...) on N accelerators, C tokens in its batch:
 
-    Work is in accelerator-seconds. Two measured N give fixed and work; different batches give the token term.
+        T(N) = fixed + (work + (per_token_work + per_signal_token_work * signal(i)) * C) / N
+
+    Work is in accelerator-seconds. Two measured N give fixed and work; different batches give the token terms.
+    Signal is the share of groups whose rewards differ: others are measured only, without a backward pass. As a policy
+    learns it falls with the logarithm of the iteration: signal(i) = signal_share + signal_per_log_iteration * log(i).
     """
 
     fixed_seconds: NotNegative = 0.0
     work: NotNegative = 0.0
     per_token_work: NotNegative = 0.0
+    per_signal_token_work: NotNegative = 0.0
+    signal_share: float = Field(1.0, ge=-100, le=100)
+    signal_per_log_iteration: float = Field(0.0, ge=-100, le=100)
 
-    def seconds(self, accelerators: int, tokens: float) -> float:
-        return self.fixed_seconds + (self.work + self.per_token_work * tokens) / accelerators
+    def seconds(self, accelerators: int, tokens: float, iteration: int) -> float:
+        per_token = self.per_token_work + self.per_signal_token_work * self.signal(iteration)
+        return self.fixed_seconds + (self.work + per_token * tokens) / accelerators
+
+    def signal(self, iteration: int) -> float:
+        return min(1.0, max(0.0, self.signal_share + self.signal_per_log_iteration * log(iteration)))
 
 
 class Publish(Section):

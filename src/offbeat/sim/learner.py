@@ -81,7 +81,9 @@ class SimLearner:
         trajectories = self.cluster.schedule.group_size * len(command.group_ids)
         prompt = self.cluster.lengths.prompt_tokens * trajectories
         tokens = sum(self.group_tokens[g] for g in command.group_ids)
-        seconds = self.cluster.training.seconds(self.accelerators, tokens + prompt)
+        training, iteration = self.cluster.training, command.iteration + 1
+        seconds = training.seconds(self.accelerators, tokens + prompt, iteration)
+        silent = round((1 - training.signal(iteration)) * len(command.group_ids))
         ended = started + seconds
 
         def trained() -> e.Event | None:
@@ -91,17 +93,19 @@ class SimLearner:
                 del self.group_tokens[group]
             version = self.version = command.iteration + 1
             self.published[version] = ended
-            report = step_report(command.iteration, trajectories, tokens, prompt, seconds)
+            report = step_report(command.iteration, trajectories, tokens, prompt, seconds, silent)
             return e.Trained(version, "", report, started, ended)
 
         self.at(ended, trained)
 
 
-def step_report(iteration: int, trajectories: int, tokens: int, prompt_tokens: int, seconds: float) -> StepReport:
-    """What a simulated learner can say of a step: its sizes and its time."""
+def step_report(
+    iteration: int, trajectories: int, tokens: int, prompt_tokens: int, seconds: float, silent_groups: int
+) -> StepReport:
+    """What a simulated learner can say of a step: its sizes, its time, how many groups had nothing to say."""
     return StepReport(
         iteration=iteration, trajectories=trajectories, tokens=tokens, prompt_tokens=prompt_tokens,
-        reward_mean=0.0, reward_std=0.0, zero_advantage_groups=0, loss=0.0, gradient_norm=0.0, ratio_mean=1.0,
-        ratio_max=1.0, clip_share=0.0, policy_lag_kl=0.0, entropy=0.0, learning_rate=0.0, skipped_updates=0,
-        consecutive_skips=0, train_seconds=seconds, publish_seconds=0.0,
+        reward_mean=0.0, reward_std=0.0, zero_advantage_groups=silent_groups, loss=0.0, gradient_norm=0.0,
+        ratio_mean=1.0, ratio_max=1.0, clip_share=0.0, policy_lag_kl=0.0, entropy=0.0, learning_rate=0.0,
+        skipped_updates=0, consecutive_skips=0, train_seconds=seconds, publish_seconds=0.0,
     )  # fmt: skip

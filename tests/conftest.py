@@ -1,5 +1,5 @@
-"""For all tests of a session: one cache of prepared policies, empty at its start and shared by its workers, and
-libraries loaded once for all the runs that a worker's tests start."""
+"""For all tests of a session: one cache of prepared policies, empty at its start and shared by its workers, libraries
+loaded once for all the runs that a worker's tests start, and one Ray cluster for those that ask for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from offbeat.backends.forking import shared_libraries
+from tests.clusters import cluster
+
+__all__ = ["cluster"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -166,6 +166,8 @@ def test_one_loading_serves_many_processes_each_by_a_server_like_it(
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, files)
         assert json.loads((tmp_path / "told.json").read_text())["files"] == 333
+        monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb.set_trace")
+        assert ForkServer(())._process is None, "what Ray's workers have of their own changes nothing"
         monkeypatch.setenv("PYTHONHASHSEED", "1")
         assert ForkServer(())._process is not None, "none listens that was started like this"
     assert soon(lambda: not psutil.pid_exists(workers[1].pid))

@@ -17,10 +17,10 @@ from offbeat.backends.weights import Canary, publish
 from offbeat.learner.step import PolicyLearner
 from offbeat.records import Batch, Trajectory
 from offbeat.settings import Settings, settings_from
-from tests.clusters import ON_CLUSTER, actors, cluster, worker_beside
+from tests.clusters import ON_CLUSTER, actors, worker_beside
 from tests.learner.conftest import model_dir, reference_logits, sample_batch, save_model
 
-__all__ = ["cluster", "model_dir", "reference_logits", "sample_batch"]
+__all__ = ["model_dir", "reference_logits", "sample_batch"]
 pytestmark = ON_CLUSTER
 
 LEARNER = Name("learner")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from offbeat.cli import app
 from offbeat.testing.subject import launch, python_path, workers_of
 
 SMALL = (
@@ -70,23 +71,15 @@ class Trial:
         return python_path(self.environment)
 
     def verify(self, recompute: int = 0) -> dict:
-        done = subprocess.run(
-            self.command("verify", str(self.directory), "--json", "--recompute", str(recompute)),
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHONPATH": self.python_path},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout)
+        return self.told("verify", "--recompute", str(recompute))
 
     def explain(self) -> dict:
-        done = subprocess.run(
-            self.command("explain", str(self.directory), "--json"),
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHONPATH": self.python_path},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        return self.told("explain")
+
+    def told(self, command: str, *arguments: str) -> dict:
+        """What a command that only reads says of this run; in this process, which has loaded what it needs."""
+        done = CliRunner().invoke(app, [command, str(self.directory), "--json", *arguments])
+        assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
     def version(self) -> int:
@@ -123,10 +116,15 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 NOISE = """
+import time
+
+
 def reward(prompt, answer, response):
+    time.sleep(0.004)
     return 1.0 if response == answer else len(set(response)) % 2 / 2
 """
-"""A policy that answers at random gets unequal rewards, so every update moves its weights."""
+"""A policy that answers at random gets unequal rewards, so every update moves its weights. Slow enough that a run does
+not use up the processors while a test waits for something else."""
 
 
 def write_task(folder: Path, prompts: list[str], reward: str) -> tuple[str, ...]:

@@ -16,13 +16,12 @@ import psutil
 import pytest
 
 from offbeat import events as e
-from tests.clusters import ON_CLUSTER, actors, cluster, node, worker_beside
+from tests.clusters import ON_CLUSTER, actors, node, worker_beside
 from tests.twin.test_bound_zero import published
 
 from .conftest import Trial, finish, kill, noise
 from .test_kills import assert_clean
 
-__all__ = ["cluster"]
 pytestmark = ON_CLUSTER
 
 TAIL = (
@@ -44,9 +43,9 @@ def said(trial: Trial, *kinds: type) -> list[Any]:
     if not file.exists():
         return []
     with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as log:
-        rows = log.execute("SELECT body FROM events ORDER BY seq").fetchall()
-    found = [msgspec.json.decode(body, type=e.Event) for (body,) in rows]
-    return [event for event in found if isinstance(event, kinds)]
+        which = ", ".join(f"'{kind.__name__}'" for kind in kinds)
+        rows = log.execute(f"SELECT body FROM events WHERE kind IN ({which}) ORDER BY seq").fetchall()
+    return [msgspec.json.decode(body, type=e.Event) for (body,) in rows]
 
 
 def test_the_tests_of_a_cluster_share_a_process(request: pytest.FixtureRequest) -> None:

@@ -37,6 +37,8 @@ PRELOADED = (
     "offbeat.learner.step",
     "offbeat.rollout.engine",
 )
+_READ_LATER = {"PYTHONPATH", "PYTHONBREAKPOINT"}
+"""A worker reads its own; Ray sets the second otherwise for its drivers and for its workers."""
 PLACES = "OFFBEAT_FORK_SERVERS"
 """The directory of sockets where servers for other processes' runs listen, in the environment."""
 
@@ -190,7 +192,7 @@ def _shared_server() -> socket.socket | None:
 
 def _kind() -> str:
     """One for all processes that would load the same: interpreter, what it reads at its start, this offbeat."""
-    read_at_start = {k: v for k, v in os.environ.items() if k.startswith("PYTHON") and k != "PYTHONPATH"}
+    read_at_start = {k: v for k, v in os.environ.items() if k.startswith("PYTHON") and k not in _READ_LATER}
     interpreter = (sys.prefix, os.path.realpath(sys.executable))  # `python` and `python3` are the same
     parts = (*interpreter, str(Path(__file__).resolve().parent), *sorted(read_at_start.items()))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -1,17 +1,14 @@
 """The learner's other processes, where `learner.processes` asks for more than one: what the first does they do.
 
-    python -m offbeat.backends.learner_ranks RANK COUNT RENDEZVOUS
-
-The first starts them, on its own machine, and is the only one that talks to the run and, but for shards, writes. They
-live as long as it does; where one ends, the next sum fails, the first with it, and the run starts the learner again
-from its last version.
+The first forks them, on its own machine, while it has no thread yet and no policy, so they have what it has loaded. It
+is the only one that talks to the run and, but for shards, writes. They live as long as it does; where one ends, the
+next sum fails, the first with it, and the run starts the learner again from its last version.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+from setproctitle import setproctitle
 
 from offbeat.backends.alignment import attach_alignment
 from offbeat.backends.messages import LearnerHello, TrainOn
@@ -112,18 +110,19 @@ def others(hello: LearnerHello, count: int) -> Iterator[Ranks | None]:
         return
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder) / "rendezvous"
+        first = os.getpid()
+        context = multiprocessing.get_context("fork")
         started = [
-            subprocess.Popen([sys.executable, "-m", __name__, str(rank), str(count), str(meeting)])
-            for rank in range(1, count)
+            context.Process(target=_other, args=(first, hello, rank, count, meeting)) for rank in range(1, count)
         ]
+        for process in started:
+            process.start()
         try:
-            ranks = join(0, count, meeting)
-            ranks.broadcast(msgspec.msgpack.encode(hello))
-            yield ranks
+            yield join(0, count, meeting)
         finally:
             for process in started:
                 process.kill()
-                process.wait()
+                process.join()
 
 
 def restored(hello: LearnerHello, ranks: Ranks | None) -> PolicyLearner:
@@ -149,12 +148,8 @@ def join(rank: int, count: int, meeting: Path) -> Ranks:
     return Ranks()
 
 
-def main(rank: int, count: int, meeting: Path) -> None:
-    die_with_parent()
+def _other(first: int, hello: LearnerHello, rank: int, count: int, meeting: Path) -> None:
+    die_with_parent(first)
+    setproctitle(f"{__name__} {rank} of {count} of process {first}")
     ranks = join(rank, count, meeting)
-    hello = msgspec.msgpack.decode(ranks.broadcast(None), type=LearnerHello)
     follow(restored(hello, ranks), ranks)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,14 @@ from offbeat import events as e
 from offbeat.cli import app
 from offbeat.errors import SettingsError
 from offbeat.settings import settings_from
-from offbeat.sim.calibrate import calibrate, correlation, middle, not_negative, second_half
+from offbeat.sim.calibrate import _steady, calibrate, correlation, middle, not_negative, same_work, second_half
 from offbeat.sim.cluster import Cluster
 from offbeat.sim.simulate import simulate
 from tests.report.scheduled_run import write_scheduled_run
 from tests.sim.clusters import cluster
 
 
-def recorded(**training: float) -> tuple[Cluster, list]:  # type: ignore[type-arg]
+def recorded(growth: float = 0.0, **training: float) -> tuple[Cluster, list]:  # type: ignore[type-arg]
     about = cluster(
         accelerators=2,
         slots=24,
@@ -28,7 +29,8 @@ def recorded(**training: float) -> tuple[Cluster, list]:  # type: ignore[type-ar
         training={"fixed_seconds": 3.0, "per_token_work": 0.002} | training,
         scoring={"seconds": 0.25},
         publish={"kind": "broadcast", "setup_seconds": 0.3},
-        lengths={"kind": "lognormal", "median": 40, "sigma": 0.8, "cap": 150, "correlation": 0.5},
+        lengths={"kind": "lognormal", "median": 40, "sigma": 0.8, "cap": 150, "correlation": 0.5}
+        | {"growth_per_version": growth},
         schedule={"group_size": 4, "train_batch_size": 32, "max_versions": 3, "rollout_batch_size": 96},
         run={"iterations": 60, "warmup": 1},
     )
@@ -73,6 +75,35 @@ def test_half_law_holds_while_fewer_and_fewer_groups_have_something_to_say() -> 
     assert measured > 1.15 * half * 32 / publishes[half - 1]
     again = [step.ended for step in simulate(found, "multi-version").measures.steps]
     assert second_half(again, half, 32) == pytest.approx(measured, rel=0.05)
+
+
+def test_half_law_holds_while_responses_become_shorter() -> None:
+    _, rows = recorded(growth=-0.03)
+    half = middle(rows)
+    found = calibrate(rows, SETTINGS, 0.0, "again", half)
+    assert found.lengths.growth_per_version == pytest.approx(-0.03, abs=0.012)
+    measured = second_half([now for now, event, _ in rows if isinstance(event, e.Trained)], half, 32)
+    again = [step.ended for step in simulate(found, "multi-version").measures.steps]
+    assert second_half(again, half, 32) == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize(("whole", "recent", "steady"), [(-0.2, -0.1, -0.1), (0.1, 0.3, 0.1), (-0.2, 0, 0), (-1, 1, 0)])
+def test_only_a_trend_that_goes_on_is_continued(whole: float, recent: float, steady: float) -> None:
+    assert _steady(whole, recent) == steady
+
+
+def test_a_machine_that_slowed_down_is_told_from_other_work() -> None:
+    """The second half of the same batches, each training twice as long: no other work, half the machine."""
+    _, rows = recorded()
+    half = middle(rows)
+    found = calibrate(rows, SETTINGS, 0.0, "again", half)
+    assert same_work(rows, found, 4, half) == pytest.approx(1.0, abs=0.02)
+    late, slower = 0.0, []
+    for (before, *_), (now, event, commands) in pairwise([rows[0], *rows]):
+        done = sum(isinstance(event, e.Trained) for _, event, _ in slower)
+        late += (now - before) if done >= half else 0.0
+        slower.append((now + late, event, commands))
+    assert same_work(slower, found, 4, half) == pytest.approx(2.0, abs=0.04)
 
 
 def test_what_comes_after_the_middle_is_not_looked_at() -> None:

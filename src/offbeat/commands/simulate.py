@@ -153,7 +153,7 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     from offbeat.events import Trained
     from offbeat.flow.plan import plan_from
     from offbeat.report.read import read_run
-    from offbeat.sim.calibrate import calibrate, middle, second_half
+    from offbeat.sim.calibrate import calibrate, middle, same_work, second_half
     from offbeat.sim.replay import replay
     from offbeat.sim.simulate import simulate as run
 
@@ -168,6 +168,7 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     batch = opened.settings.schedule.train_batch_size
     measured = second_half([now for now, event, _ in rows if isinstance(event, Trained)], half, batch)
     predicted = second_half([step.ended for step in run(about, schedule).measures.steps], half, batch)
+    pace = same_work(rows, about, opened.settings.schedule.group_size, half)
     found = {
         "run": name,
         "schedule": schedule,
@@ -181,11 +182,13 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
         "second_half_measured": measured,
         "second_half_predicted": predicted,
         "error": predicted / measured - 1,
+        "same_work": pace,
         "twin": {"events": twin.events, "commands": twin.commands, "same": twin.differs is None},
     }
     console.print(
         f"{name}, {schedule}: second half {measured:.1f} trajectories/s measured, {predicted:.1f} predicted"
-        f" ({predicted / measured - 1:+.1%}) from the first {half} iterations. Replayed from its durations:"
+        f" ({predicted / measured - 1:+.1%}) from the first {half} iterations. For the same"
+        f" training the machine took {pace:.2f} times as long in the second half. Replayed from its durations:"
         f" {'the same commands' if twin.differs is None else f'other commands from event {twin.differs} on'}"
         f" in {twin.events:,} events.",
         highlight=False,

@@ -15,11 +15,11 @@ This file reads no files and knows no figures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import sqrt
 from statistics import NormalDist, fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,17 @@ def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, nam
     )
 
 
+def same_work(rows: Sequence[Row], about: Cluster, group_size: int, until: int) -> float:
+    """What the machine took after the `until`-th publish for training, over what the same batches cost as fitted."""
+    after = [batch for batch in _batches(rows, group_size) if batch.iteration > until]
+    costs = about.training
+    fitted = [
+        costs.fixed_seconds + (costs.per_token_work + costs.per_signal_token_work * batch.signal) * batch.tokens
+        for batch in after
+    ]
+    return sum(batch.seconds for batch in after) / sum(fitted)
+
+
 def second_half(publishes: Sequence[float], until: int, batch: int) -> float:
     """Trajectories trained on per second from the `until`-th publish to the last, given when each was."""
     return (len(publishes) - until) * batch / (publishes[-1] - publishes[until - 1])
@@ -163,14 +174,7 @@ def _training(rows: Sequence[Row], group_size: int) -> dict[str, float]:
     """The section `training`: what an iteration costs from the command to the event, and the share of it that falls as
     a policy learns.
     """
-    asked_at, found = 0.0, []
-    for now, event, commands in rows:
-        if isinstance(event, e.Trained):
-            report = event.report
-            signal = 1 - report.zero_advantage_groups * group_size / report.trajectories
-            found.append((event.version, report.tokens + report.prompt_tokens, signal, now - asked_at))
-        if any(isinstance(command, e.Train) for command in commands):
-            asked_at = now
+    found = list(_batches(rows, group_size))
     recent = max(FEWEST // 2 - 1, round(TREND * len(found)))  # never the first, which also warms caches up
     iteration, tokens, signal, seconds = np.array(found[-recent:], dtype=float).T
     share, slope = _signal(iteration, signal)
@@ -182,6 +186,27 @@ def _training(rows: Sequence[Row], group_size: int) -> dict[str, float]:
         "signal_share": share,
         "signal_per_log_iteration": slope,
     }
+
+
+class _Batch(NamedTuple):
+    """What was trained on and how long that took, from the command to the event. `signal` is the share of its groups
+    whose rewards differ."""
+
+    iteration: int
+    tokens: int
+    signal: float
+    seconds: float
+
+
+def _batches(rows: Sequence[Row], group_size: int) -> Iterator[_Batch]:
+    asked_at = 0.0
+    for now, event, commands in rows:
+        if isinstance(event, e.Trained):
+            report = event.report
+            signal = 1 - report.zero_advantage_groups * group_size / report.trajectories
+            yield _Batch(event.version, report.tokens + report.prompt_tokens, signal, now - asked_at)
+        if any(isinstance(command, e.Train) for command in commands):
+            asked_at = now
 
 
 def _signal(iteration: Floats, signal: Floats) -> tuple[float, float]:
@@ -211,8 +236,8 @@ def not_negative(columns: Floats, target: Floats) -> list[float]:
 
 def _lengths(finished: Sequence[e.Finished], settings: Settings, prompt_tokens: float) -> dict[str, Any]:
     """Empirical lengths as they would be under version 0, growth per version, correlation within groups."""
-    growth = _growth(finished)
     recent = finished[-max(FEWEST * settings.schedule.train_batch_size, round(RECENT * len(finished))) :]
+    growth = _steady(_growth(finished), _growth(recent))
     cap, size = settings.rollout.max_new_tokens, settings.schedule.group_size
     groups: dict[int, list[int]] = {}
     for f in finished:
@@ -225,6 +250,11 @@ def _lengths(finished: Sequence[e.Finished], settings: Settings, prompt_tokens: 
         "correlation": correlation([group for group in groups.values() if len(group) == size]),
         "prompt_tokens": round(prompt_tokens),
     }
+
+
+def _steady(whole: float, recent: float) -> float:
+    """The weaker of two slopes that agree, else none: what was so at first only does not go on for ever."""
+    return min(whole, recent, key=abs) if whole * recent > 0 else 0.0
 
 
 def _growth(finished: Sequence[e.Finished]) -> float:

@@ -5,7 +5,8 @@ Trains the built-in default (shortened) under sync and under multi-version with 
 after the other, each from the same starting weights. Prints the mean reward of the last tenth of the iterations, the
 gain in held-out exact match, and paired differences from sync with 95 % intervals (Student's t over seeds); then the
 reward that each had when the quickest of its seed was done. Each of `--sync-rates` adds a control: sync at another
-learning rate, for stale gradients that repeat each other go further at the same rate.
+learning rate, for stale gradients that repeat each other go further at the same rate. Runs that `--out` holds already
+are not made again.
 
     python runs/equal_steps.py --seeds 5 --iterations 200 --sync-rates 5e-4 7e-4 --out out/equal_steps
 """
@@ -71,7 +72,8 @@ def main() -> None:
 def train(directory: Path, seed: int, iterations: int, overrides: tuple[str, ...]) -> dict[str, float]:
     given = (*overrides, f"run.seed={seed}", f"learner.iterations={iterations}", "run.evaluate_every=0")
     settings = [part for override in given for part in ("--set", override)]
-    command = [sys.executable, "-m", "offbeat.cli", "train", "--out", str(directory), "--json", *settings]
+    begin = ["--resume", str(directory)] if directory.exists() else ["--out", str(directory), *settings]
+    command = [sys.executable, "-m", "offbeat.cli", "train", *begin, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     return dict(json.loads(done.stdout))
 

@@ -88,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl-python", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--patience", type=float, default=3.3, help="times offbeat's time, then TRL is given up")
     parser.add_argument("--threads", type=int, default=2, help="of TRL's process")
     parser.add_argument(
@@ -97,7 +98,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
-    for seed in range(given.seeds):
+    for seed in range(given.first, given.first + given.seeds):
         points = ours(given.out / f"offbeat-{seed}", seed, every=50)
         tell(f"seed {seed} offbeat", points)
         mine = first_time(points)

@@ -67,6 +67,7 @@ ONLY = {
         "learner",
         "align",
         "report",
+        "backends",
     },
     "planning": {"eventtime", "errors", "records", "events", "settings", "theory", "report"},
     "diagnosis": {"errors", "events", "locks", "records", "settings", "theory", "report", "backends"},

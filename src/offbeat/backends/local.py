@@ -199,7 +199,20 @@ def launch(
     It lives no longer than the thread that starts it.
     """
     module, _ = MODULES[kind]
-    server = fork_server() if kind in FORKED and foreign is None else None
+    return launch_module(module, channel, errors, environ, kept, kind in FORKED, foreign)
+
+
+def launch_module(
+    module: str,
+    channel: int,
+    errors: int,
+    environ: dict[str, str],
+    kept: tuple[int, ...] = (),
+    forked: bool = True,
+    foreign: str | None = None,
+) -> Spawned | Forked:
+    """Run a module of offbeat whose last argument is the number of its channel."""
+    server = fork_server() if forked and foreign is None else None
     if server is not None:
         with contextlib.suppress(OSError):  # it has died, or the environment is too large for it
             return server.fork(module, environ, channel, errors, kept)

@@ -1,4 +1,4 @@
-"""A worker of a study: one cell a line on standard input, progress and the result as lines on standard output.
+"""A worker of a study: the start policy, then one cell a line on its channel; progress and results as lines back.
 
 It computes with one thread, keeps nothing, and ends with its parent: when its input ends, or when nobody reads.
 """
@@ -6,8 +6,8 @@ It computes with one thread, keeps nothing, and ends with its parent: when its i
 from __future__ import annotations
 
 import json
-import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -17,17 +17,19 @@ from offbeat.errors import OffbeatError
 from offbeat.studies.cell import Cell
 
 
-def main(policy: Path) -> None:
+def main(channel: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from offbeat.studies.measures import measure
 
     def tell(**message: object) -> None:
         try:
-            print(json.dumps(message), flush=True)
-        except BrokenPipeError:
-            os._exit(1)
+            channel.sendall(json.dumps(message).encode() + b"\n")
+        except ConnectionError:
+            sys.exit(1)
 
-    for line in sys.stdin:
+    lines = channel.makefile("rb")
+    policy = Path(json.loads(lines.readline()))
+    for line in lines:
         cell = msgspec.json.decode(line, type=Cell)
         try:
             result = measure(cell, policy, lambda done, total: tell(done=done, total=total))
@@ -38,4 +40,4 @@ def main(policy: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(socket.socket(fileno=int(sys.argv[-1])))

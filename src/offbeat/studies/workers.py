@@ -1,7 +1,8 @@
 """Cells to worker processes and results back: as many at a time as there are workers, in the order given.
 
-*Nothing finished is lost*: a result is handed on before its worker gets the next cell. Workers run in a session of
-their own, so Ctrl-C reaches only this process, which ends them. Knows no study and no torch.
+*Nothing finished is lost*: a result is handed on before its worker gets the next cell. Workers are forked from one that
+has loaded the libraries, in a session of their own, so Ctrl-C reaches only this process, which ends them. Knows no
+study and no torch.
 """
 
 from __future__ import annotations
@@ -9,37 +10,39 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import subprocess
-import sys
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
+from offbeat.backends.local import DEATH_SECONDS, how_it_ended, launch_module
 from offbeat.errors import RunFailed
 from offbeat.studies.cell import Cell, Result
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+CELL_PROCESS = "offbeat.studies.cell_process"
 WORKERS_LOG = "workers.log"
 
 
 class _Worker:
     def __init__(self, policy: Path, log: IO[bytes]) -> None:
         environment = os.environ | dict.fromkeys(THREADS, "1")
-        command = [sys.executable, "-m", "offbeat.studies.cell_process", str(policy)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.orders, self.answers = self.process.stdin, self.process.stdout
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            self.process = launch_module(CELL_PROCESS, theirs.fileno(), log.fileno(), environment)
         self.cell: Cell | None = None
         self._rest = b""
+        self._say(json.dumps(str(policy)).encode())
 
     def lines(self) -> list[bytes]:
         """Whole lines that have come; an empty one where the process has ended."""
-        data = os.read(self.answers.fileno(), 1 << 16)
+        try:
+            data = self.channel.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
         if not data:
             return [b""]
         *whole, self._rest = (self._rest + data).split(b"\n")
@@ -47,8 +50,21 @@ class _Worker:
 
     def begin(self, cell: Cell) -> None:
         self.cell = cell
-        self.orders.write(msgspec.json.encode(cell) + b"\n")
-        self.orders.flush()
+        self._say(msgspec.json.encode(cell))
+
+    def _say(self, line: bytes) -> None:
+        with suppress(ConnectionError):  # it has ended, which is heard in its turn
+            self.channel.sendall(line + b"\n")
+
+    def how_it_ended(self) -> str:
+        self.process.await_end(DEATH_SECONDS)
+        return how_it_ended(self.end())
+
+    def end(self) -> int:
+        self.channel.close()
+        if self.process.returncode is None:
+            self.process.kill()
+        return self.process.wait()
 
 
 def run_cells(
@@ -71,7 +87,7 @@ def run_cells(
                 worker = _Worker(policy, output)
                 workers.append(worker)
                 worker.begin(waiting.pop())
-                selector.register(worker.answers, selectors.EVENT_READ, worker)
+                selector.register(worker.channel, selectors.EVENT_READ, worker)
             while selector.get_map():
                 for key, _ in selector.select():
                     worker = key.data
@@ -81,11 +97,10 @@ def run_cells(
                     if waiting:
                         worker.begin(waiting.pop())
                     else:
-                        selector.unregister(worker.answers)
+                        selector.unregister(worker.channel)
         finally:
             for worker in workers:
-                worker.process.kill()
-                worker.process.wait()
+                worker.end()
 
 
 def _finished(
@@ -100,7 +115,7 @@ def _finished(
     assert cell is not None
     if not line:
         raise RunFailed(
-            f"cell {cell.name}: its process ended ({worker.process.poll()}); see {log}, then go on with --out"
+            f"cell {cell.name}: its process ended by {worker.how_it_ended()}; see {log}, then go on with --out"
         )
     message = json.loads(line)
     if "error" in message:

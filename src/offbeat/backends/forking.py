@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -157,6 +157,18 @@ def shared_libraries() -> Iterator[dict[str, str]]:
         finally:
             listening.kill()
             listening.wait()
+
+
+def share_libraries() -> dict[str, str]:
+    """Load them once for all workers that processes started from now on will have on this machine, until this process
+    ends; what tells them so, which is in the environment from now on."""
+    if PLACES not in os.environ:
+        os.environ.update(_lasting.enter_context(shared_libraries()))
+        atexit.register(_lasting.close)
+    return {PLACES: os.environ[PLACES]} if PLACES in os.environ else {}
+
+
+_lasting = ExitStack()
 
 
 def _own_server(preloaded: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:

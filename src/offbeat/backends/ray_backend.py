@@ -20,6 +20,7 @@ import msgspec
 import ray
 
 from offbeat.backends import messages as m
+from offbeat.backends.forking import share_libraries
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.backends.ray_cluster import Cluster
 from offbeat.backends.ray_host import FROM, VERSION_FILES, Heard, Sender, read_files
@@ -41,6 +42,13 @@ class Actor:
         """Since when nothing has been heard of it; None once it is known to run, or to be waited for."""
         self.decoder = msgspec.msgpack.Decoder(FROM[kind])
         self.failure = ""
+        self.outbox: list[bytes] = []
+        """What it has not been told yet; one call tells it all."""
+
+    def tell(self) -> None:
+        if self.outbox:
+            self.handle.take.remote(self.outbox)
+            self.outbox = []
 
 
 class RayBackend:
@@ -61,7 +69,7 @@ class RayBackend:
         self._directory = run_directory
         self._printed = printed
         self._say = say
-        self._sender = Sender.here()
+        self._sender = Sender.here(share_libraries())
         self._actors: dict[Name, Actor] = {}
         self._listening = threading.Lock()
         self._open = True
@@ -95,16 +103,20 @@ class RayBackend:
         frame = msgspec.msgpack.encode(message)
         match message:
             case m.LoadWeights():
+                actor.tell()
                 weights = self._version_files(message.version)
                 self._expect(name, actor, actor.handle.load.remote(frame, message.version, [weights]), message)
             case m.TakeUpSamples():
                 keys = list(zip(message.trajectory_ids, message.attempts, strict=True))
                 left = [(*key, self._parcels.pop(key)) for key in keys if key in self._parcels]
+                actor.tell()
                 actor.handle.attach.remote(frame, left)
             case _:
-                actor.handle.take.remote(frame)
+                actor.outbox.append(frame)
 
     def poll(self, seconds: float) -> list[tuple[Name, Any]]:
+        for actor in self._actors.values():
+            actor.tell()
         heard = self._local.poll(0.0 if self._arrived else seconds)
         while self._arrived:
             name, actor, asked, answer = self._arrived.popleft()

@@ -14,6 +14,7 @@ import socket
 from math import ceil
 from typing import Any
 
+from offbeat.backends.forking import share_libraries
 from offbeat.backends.local import Name
 from offbeat.errors import SettingsError
 from offbeat.settings import Settings
@@ -93,6 +94,7 @@ def connect(settings: Settings) -> Cluster:
     """Join the cluster that the settings name, or start one here. Raises SettingsError where that cannot be."""
     if importlib.util.find_spec("ray") is None:
         raise SettingsError("run.backend = 'ray': Ray is not installed; pip install 'offbeat[ray]'")
+    share_libraries()  # before this process has a server for itself
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = settings.ray.address or os.environ.get("RAY_ADDRESS", "")
     if not address:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -35,8 +36,8 @@ from offbeat.backends.worker import environment
 from offbeat.settings import settings_from
 
 HEAR_SECONDS = 10.0
-GATHER_SECONDS = 0.02
-"""Between two answers of a worker that goes on talking: a call for every response would cost it more."""
+GATHER_SECONDS = 0.05
+"""Between two answers of a worker that says of responses alone that they are done: a call for each would cost more."""
 TO = {"rollout": m.ToRollout, "learner": m.ToLearner}
 FROM = {kind: MODULES[kind][1] for kind in TO}
 SCRATCH = "offbeat-lane-"
@@ -50,17 +51,19 @@ Files: TypeAlias = Mapping[str, NDArray[np.uint8]]
 
 
 class Sender(msgspec.Struct, frozen=True):
-    """The driver: its version, and its clocks, for times of workers are told in its run time."""
+    """The driver: its version; its clocks, for times of workers are told in its run time; what its environment says of
+    libraries that are loaded on its machine."""
 
     offbeat_version: str
     boot: str
     wall_minus_monotonic: float
+    libraries: dict[str, str]
 
     @classmethod
-    def here(cls) -> Sender:
+    def here(cls, libraries: Mapping[str, str] = MappingProxyType({})) -> Sender:
         boot = Path("/proc/sys/kernel/random/boot_id")
         name = boot.read_text().strip() if boot.exists() else socket.gethostname()
-        return cls(offbeat.__version__, name, time.time() - time.monotonic())
+        return cls(offbeat.__version__, name, time.time() - time.monotonic(), dict(libraries))
 
     def origin_on(self, other: Sender, origin: float) -> float:
         """The monotonic clock's value on the machine `other` at what is `origin` on this one's: the same on the same
@@ -106,6 +109,8 @@ class Host:
         here = Sender.here()
         if here.offbeat_version != sender.offbeat_version:
             raise RuntimeError(f"this node has offbeat {here.offbeat_version}, the driver {sender.offbeat_version}")
+        if here.boot == sender.boot:
+            os.environ.update(sender.libraries)
         opening = msgspec.msgpack.decode(hello, type=TO[kind])
         assert isinstance(opening, m.RolloutHello | m.LearnerHello)
         origin = sender.origin_on(here, opening.origin)
@@ -132,9 +137,10 @@ class Host:
     # -- called by the driver ----------------------------------------------------------------------------------
 
     @ray.method(concurrency_group="take")
-    def take(self, frame: bytes) -> None:
-        """Deliver a message."""
-        self._deliver(frame)
+    def take(self, frames: list[bytes]) -> None:
+        """Deliver messages."""
+        for frame in frames:
+            self._deliver(frame)
 
     @ray.method(concurrency_group="take")
     def attach(self, frame: bytes, parcels: list[tuple[int, int, Any]]) -> None:
@@ -170,9 +176,12 @@ class Host:
     def hear(self) -> Heard:
         """All that was said since; waits for it a while."""
         messages: list[Any] = []
-        if select.select([self._channel], [], [], HEAR_SECONDS)[0]:
-            time.sleep(max(0.0, self._answered_at + GATHER_SECONDS - time.monotonic()))
-            messages = self._channel.receive()
+        patience = HEAR_SECONDS
+        while select.select([self._channel], [], [], patience)[0]:
+            messages += self._channel.receive()
+            patience = self._answered_at + GATHER_SECONDS - time.monotonic()
+            if self._channel.closed or patience <= 0 or not all(isinstance(said, m.Sampled) for said in messages):
+                break
         self._answered_at = time.monotonic()
         frames, parcels = [], {}
         for index, message in enumerate(messages):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import signal
+import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from offbeat.commands.study import NAMES
 from offbeat.errors import RunDirectoryError, RunFailed
 from offbeat.studies import study as module
 from offbeat.studies.cell import Cell, Result
+from offbeat.studies.cell_process import main
 from offbeat.studies.page import write_study
 from offbeat.studies.registry import design
 from offbeat.studies.store import Store
@@ -55,6 +60,26 @@ class Log:
 @pytest.fixture(autouse=True)
 def _prepared(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "prepare_policy", lambda settings, progress: policy)
+
+
+def test_a_worker_keeps_nothing_of_a_cell_it_has_done(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the collector does by itself, which is next to nothing where most objects are old."""
+    ours, theirs = socket.socketpair()
+    lines = [json.dumps(str(policy)).encode(), *map(msgspec.json.encode, Pair().cells(2, True))]
+    ours.sendall(b"\n".join(lines) + b"\n")
+    ours.shutdown(socket.SHUT_WR)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    gc.disable()
+    try:
+        main(theirs)
+        theirs.close()
+        told = [json.loads(line) for line in ours.makefile("rb")]
+        assert sum("result" in each for each in told) == 2
+        left = {type(each).__name__ for each in gc.get_objects()}
+        assert left.isdisjoint({"Rollouts", "PolicyLearner", "Trainer"}), left
+    finally:
+        gc.enable()
+        ours.close()
 
 
 def test_a_study_keeps_its_cells_and_goes_on_with_what_is_missing(tmp_path: Path) -> None:

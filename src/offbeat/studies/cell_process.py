@@ -5,6 +5,7 @@ It computes with one thread, keeps nothing, and ends with its parent: when its i
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import socket
@@ -37,6 +38,7 @@ def main(channel: socket.socket) -> None:
             tell(error=f"{type(error).__name__}: {error}")
             continue
         tell(result=msgspec.to_builtins(result))
+        gc.collect()  # engine and learner of a cell refer to each other and hold some 250 MB
 
 
 if __name__ == "__main__":

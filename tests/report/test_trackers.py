@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ def test_wandb_offline_has_every_number_once(tmp_path: Path, monkeypatch: pytest
     for event, now in RECORDED[2:]:
         tracker.saw(event, now, [])
     tracker.close()
-    found = history(tmp_path)
+    deadline = time.monotonic() + 30  # a process of W&B's own writes, and may be behind
+    while (found := history(tmp_path)).keys() != expected().keys() and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert found.keys() == expected().keys()
     for step, scalars in expected().items():
         assert {tag: found[step][tag] for tag in scalars} == pytest.approx(scalars)

@@ -101,6 +101,8 @@ def test_a_node_dies_then_a_lane_the_learner_and_the_driver(cluster: Any, trial:
     found = assert_clean(trial, trial.version(), recompute=20)
     assert found["max_logprob_error"] < 1e-4
     assert len(said(trial, e.LearnerLost)) == 1
+    moved = [event for event in said(trial, e.Departed) if event.trajectory_ids]
+    assert moved, "no response ever travelled between nodes"
 
 
 def test_a_run_that_began_here_goes_on_there(cluster: Any, trial: Trial) -> None:

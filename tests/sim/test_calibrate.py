@@ -39,6 +39,18 @@ def recorded(growth: float = 0.0, **training: float) -> tuple[Cluster, list]:  #
     return about, rows
 
 
+def publishes(rows: list) -> list[float]:  # type: ignore[type-arg]
+    return [now for now, event, _ in rows if isinstance(event, e.Trained)]
+
+
+def measured(rows: list, half: int) -> float:  # type: ignore[type-arg]
+    return second_half(publishes(rows), half, 32)
+
+
+def predicted(about: Cluster, half: int) -> float:
+    return second_half([step.ended for step in simulate(about, "multi-version").measures.steps], half, 32)
+
+
 SETTINGS = settings_from(
     {
         "rollout": {"slots": 24, "max_new_tokens": 150, "context": 200},
@@ -58,9 +70,7 @@ def test_costs_are_recovered_and_the_second_half_is_predicted() -> None:
     assert found.scoring.seconds == pytest.approx(0.25)
     assert found.publish.setup_seconds == pytest.approx(0.3)
     assert found.lengths.correlation == pytest.approx(0.5, abs=0.12)
-    measured = second_half([now for now, event, _ in rows if isinstance(event, e.Trained)], half, 32)
-    again = [step.ended for step in simulate(found, "multi-version").measures.steps]
-    assert second_half(again, half, 32) == pytest.approx(measured, rel=0.05)
+    assert predicted(found, half) == pytest.approx(measured(rows, half), rel=0.05)
 
 
 def test_half_law_holds_while_fewer_and_fewer_groups_have_something_to_say() -> None:
@@ -70,11 +80,8 @@ def test_half_law_holds_while_fewer_and_fewer_groups_have_something_to_say() -> 
     found = calibrate(rows, SETTINGS, 0.0, "again", half)
     assert found.training.signal_per_log_iteration == pytest.approx(-0.2, rel=0.25)
     assert found.training.signal(60) == pytest.approx(about.training.signal(60), abs=0.05)
-    publishes = [now for now, event, _ in rows if isinstance(event, e.Trained)]
-    measured = second_half(publishes, half, 32)
-    assert measured > 1.15 * half * 32 / publishes[half - 1]
-    again = [step.ended for step in simulate(found, "multi-version").measures.steps]
-    assert second_half(again, half, 32) == pytest.approx(measured, rel=0.05)
+    assert measured(rows, half) > 1.15 * half * 32 / publishes(rows)[half - 1]
+    assert predicted(found, half) == pytest.approx(measured(rows, half), rel=0.05)
 
 
 def test_half_law_holds_while_responses_become_shorter() -> None:
@@ -82,9 +89,7 @@ def test_half_law_holds_while_responses_become_shorter() -> None:
     half = middle(rows)
     found = calibrate(rows, SETTINGS, 0.0, "again", half)
     assert found.lengths.growth_per_version == pytest.approx(-0.03, abs=0.012)
-    measured = second_half([now for now, event, _ in rows if isinstance(event, e.Trained)], half, 32)
-    again = [step.ended for step in simulate(found, "multi-version").measures.steps]
-    assert second_half(again, half, 32) == pytest.approx(measured, rel=0.1)
+    assert predicted(found, half) == pytest.approx(measured(rows, half), rel=0.1)
 
 
 @pytest.mark.parametrize(("whole", "recent", "steady"), [(-0.2, -0.1, -0.1), (0.1, 0.3, 0.1), (-0.2, 0, 0), (-1, 1, 0)])

@@ -104,12 +104,8 @@ def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, nam
 def same_work(rows: Sequence[Row], about: Cluster, group_size: int, until: int) -> float:
     """What the machine took after the `until`-th publish for training, over what the same batches cost as fitted."""
     after = [batch for batch in _batches(rows, group_size) if batch.iteration > until]
-    costs = about.training
-    fitted = [
-        costs.fixed_seconds + (costs.per_token_work + costs.per_signal_token_work * batch.signal) * batch.tokens
-        for batch in after
-    ]
-    return sum(batch.seconds for batch in after) / sum(fitted)
+    fitted = sum(about.training.seconds_at(1, batch.tokens, batch.signal) for batch in after)
+    return sum(batch.seconds for batch in after) / fitted
 
 
 def second_half(publishes: Sequence[float], until: int, batch: int) -> float:
@@ -211,11 +207,14 @@ def _batches(rows: Sequence[Row], group_size: int) -> Iterator[_Batch]:
 
 def _signal(iteration: Floats, signal: Floats) -> tuple[float, float]:
     """Share at the first iteration and slope in log(iteration); the mean and none where it is within two errors."""
-    if len(iteration) > FEWEST and signal.std() > 0:
-        (slope, share), covariance = np.polyfit(np.log(iteration), signal, 1, cov=True)
-        if abs(slope) > 2 * sqrt(covariance[0, 0]):
-            return float(share), float(slope)
-    return float(signal.mean()), 0.0
+    found = _line(np.log(iteration), signal) if len(iteration) > FEWEST and signal.std() > 0 else None
+    return found or (float(signal.mean()), 0.0)
+
+
+def _line(x: Floats, y: Floats) -> tuple[float, float] | None:
+    """Height at zero and slope of a straight line through points; None where the slope is within two errors of none."""
+    (slope, height), covariance = np.polyfit(x, y, 1, cov=True)
+    return (float(height), float(slope)) if abs(slope) > 2 * sqrt(covariance[0, 0]) else None
 
 
 def not_negative(columns: Floats, target: Floats) -> list[float]:
@@ -267,8 +266,8 @@ def _growth(finished: Sequence[e.Finished]) -> float:
         return 0.0
     x = np.array(versions, dtype=float)
     y = np.log([fmean(by_version[v]) for v in versions])
-    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
-    return float(np.exp(slope) - 1) if abs(slope) > 2 * sqrt(covariance[0, 0]) else 0.0
+    found = _line(x, y)
+    return float(np.exp(found[1]) - 1) if found else 0.0
 
 
 def correlation(groups: Sequence[Sequence[int]]) -> float:

@@ -85,7 +85,11 @@ class Training(Section):
     signal_per_log_iteration: float = Field(0.0, ge=-100, le=100)
 
     def seconds(self, accelerators: int, tokens: float, iteration: int) -> float:
-        per_token = self.per_token_work + self.per_signal_token_work * self.signal(iteration)
+        return self.seconds_at(accelerators, tokens, self.signal(iteration))
+
+    def seconds_at(self, accelerators: int, tokens: float, signal: float) -> float:
+        """With a known share of groups whose rewards differ."""
+        per_token = self.per_token_work + self.per_signal_token_work * signal
         return self.fixed_seconds + (self.work + per_token * tokens) / accelerators
 
     def signal(self, iteration: int) -> float:

@@ -14,14 +14,15 @@ from offbeat import events as e
 from offbeat.cli import app
 from offbeat.errors import SettingsError
 from offbeat.settings import settings_from
-from offbeat.sim.calibrate import _steady, calibrate, correlation, middle, not_negative, same_work, second_half
+from offbeat.sim.calibrate import _steady, calibrate, correlation, not_negative
 from offbeat.sim.cluster import Cluster
+from offbeat.sim.halves import knowing_the_policy, middle, same_work, second_half
 from offbeat.sim.simulate import simulate
 from tests.report.scheduled_run import write_scheduled_run
 from tests.sim.clusters import cluster
 
 
-def recorded(growth: float = 0.0, **training: float) -> tuple[Cluster, list]:  # type: ignore[type-arg]
+def recorded(growth: float = 0.0, tokens: float = 40, **training: float) -> tuple[Cluster, list]:  # type: ignore[type-arg]
     about = cluster(
         accelerators=2,
         slots=24,
@@ -29,7 +30,7 @@ def recorded(growth: float = 0.0, **training: float) -> tuple[Cluster, list]:  #
         training={"fixed_seconds": 3.0, "per_token_work": 0.002} | training,
         scoring={"seconds": 0.25},
         publish={"kind": "broadcast", "setup_seconds": 0.3},
-        lengths={"kind": "lognormal", "median": 40, "sigma": 0.8, "cap": 150, "correlation": 0.5}
+        lengths={"kind": "lognormal", "median": tokens, "sigma": 0.8, "cap": 150, "correlation": 0.5}
         | {"growth_per_version": growth},
         schedule={"group_size": 4, "train_batch_size": 32, "max_versions": 3, "rollout_batch_size": 96},
         run={"iterations": 60, "warmup": 1},
@@ -41,6 +42,11 @@ def recorded(growth: float = 0.0, **training: float) -> tuple[Cluster, list]:  #
 
 def publishes(rows: list) -> list[float]:  # type: ignore[type-arg]
     return [now for now, event, _ in rows if isinstance(event, e.Trained)]
+
+
+def publish(rows: list, version: int) -> int:  # type: ignore[type-arg]
+    """The row of a version's publish."""
+    return next(i for i, (_, event, _) in enumerate(rows) if isinstance(event, e.Trained) and event.version == version)
 
 
 def measured(rows: list, half: int) -> float:  # type: ignore[type-arg]
@@ -111,10 +117,25 @@ def test_a_machine_that_slowed_down_is_told_from_other_work() -> None:
     assert same_work(slower, found, 4, half) == pytest.approx(2.0, abs=0.04)
 
 
+def test_a_policy_that_did_not_go_on_as_before_is_told_from_a_wrong_cost() -> None:
+    """The first half of one run, then the second of another whose responses are a third shorter: no trend says so."""
+    _, rows = recorded()
+    _, other = recorded(tokens=27)
+    half = middle(rows)
+    cut, there = publish(rows, half), publish(other, half)
+    late = rows[cut][0] - other[there][0]
+    joined = rows[:cut] + [(now + late, event, commands) for now, event, commands in other[there:]]
+    found = calibrate(joined, SETTINGS, 0.0, "again", half)
+    assert predicted(found, half) < 0.9 * measured(joined, half)
+    assert same_work(joined, found, 4, half) == pytest.approx(1.0, abs=0.03)
+    known = knowing_the_policy(joined, found, 4, half)
+    assert predicted(known, half) == pytest.approx(measured(joined, half), rel=0.05)
+
+
 def test_what_comes_after_the_middle_is_not_looked_at() -> None:
     _, rows = recorded()
     half = middle(rows)
-    cut = next(i for i, (_, event, _) in enumerate(rows) if isinstance(event, e.Trained) and event.version == half)
+    cut = publish(rows, half)
     late = [(now * 3, event, commands) for now, event, commands in rows[cut + 1 :]]
     assert calibrate(rows[: cut + 1] + late, SETTINGS, 0.0, "x", half) == calibrate(rows, SETTINGS, 0.0, "x", half)
 
@@ -153,3 +174,4 @@ def test_the_command_calibrates_on_a_run_directory(tmp_path: Path) -> None:
     assert found["twin"]["same"] is True
     assert found["twin"]["events"] > 100
     assert found["second_half_measured"] > 0
+    assert found["error_knowing_the_policy"] > -1

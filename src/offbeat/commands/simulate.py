@@ -153,7 +153,8 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     from offbeat.events import Trained
     from offbeat.flow.plan import plan_from
     from offbeat.report.read import read_run
-    from offbeat.sim.calibrate import calibrate, middle, same_work, second_half
+    from offbeat.sim.calibrate import calibrate
+    from offbeat.sim.halves import knowing_the_policy, middle, same_work, second_half
     from offbeat.sim.replay import replay
     from offbeat.sim.simulate import simulate as run
 
@@ -163,12 +164,15 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     prompts = [facts.tokens for facts in opened.prompts.values()]
     name = directory.resolve().name
     about = calibrate(rows, opened.settings, sum(prompts) / len(prompts), name, half)
-    schedule = opened.settings.schedule.name
+    settings = opened.settings.schedule
+    schedule, group, batch = settings.name, settings.group_size, settings.train_batch_size
     twin = replay(rows, plan_from(opened.settings))
-    batch = opened.settings.schedule.train_batch_size
     measured = second_half([now for now, event, _ in rows if isinstance(event, Trained)], half, batch)
-    predicted = second_half([step.ended for step in run(about, schedule).measures.steps], half, batch)
-    pace = same_work(rows, about, opened.settings.schedule.group_size, half)
+    known = knowing_the_policy(rows, about, group, half)
+    predicted, if_known = (
+        second_half([step.ended for step in run(one, schedule).measures.steps], half, batch) for one in (about, known)
+    )
+    pace = same_work(rows, about, group, half)
     found = {
         "run": name,
         "schedule": schedule,
@@ -182,13 +186,15 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
         "second_half_measured": measured,
         "second_half_predicted": predicted,
         "error": predicted / measured - 1,
+        "error_knowing_the_policy": if_known / measured - 1,
         "same_work": pace,
         "twin": {"events": twin.events, "commands": twin.commands, "same": twin.differs is None},
     }
     console.print(
         f"{name}, {schedule}: second half {measured:.1f} trajectories/s measured, {predicted:.1f} predicted"
-        f" ({predicted / measured - 1:+.1%}) from the first {half} iterations. For the same"
-        f" training the machine took {pace:.2f} times as long in the second half. Replayed from its durations:"
+        f" ({predicted / measured - 1:+.1%}) from the first {half} iterations; {if_known / measured - 1:+.1%} were its"
+        f" later lengths and rewards known. For the same training the machine took {pace:.2f} times as long in the"
+        " second half. Replayed from its durations:"
         f" {'the same commands' if twin.differs is None else f'other commands from event {twin.differs} on'}"
         f" in {twin.events:,} events.",
         highlight=False,

@@ -1,4 +1,4 @@
-"""Fit a cluster's costs and lengths to a recorded run, from its events alone; and say how well that predicts the rest.
+"""Fit a cluster's costs and lengths to a recorded run, from its events alone.
 
 What is fitted, and to what (seconds of run time, least squares without negative terms):
 
@@ -9,7 +9,7 @@ What is fitted, and to what (seconds of run time, least squares without negative
     lengths        empirical, with growth per version and correlation within groups
 
 Training and signal are fitted to the latest two thirds of what is looked at, lengths to the latest third.
-*Half law*: what is fitted uses nothing after `until`, so the second half of a run is a fair test of it.
+What is fitted uses nothing after `until` (`halves` tests it on what came then).
 This file reads no files and knows no figures.
 """
 
@@ -37,17 +37,7 @@ RECENT = 1 / 3
 TREND = 2 / 3
 """Share of iterations that count for training and its trend: the first are unlike what follows."""
 FEWEST = 8
-"""Iterations that a run must have: four to fit, four to predict."""
-
-
-def middle(rows: Sequence[Row]) -> int:
-    """The iteration that ends the first half of a run's iterations. Raises SettingsError for one that is too short."""
-    done = sum(isinstance(event, e.Trained) for _, event, _ in rows)
-    if done < FEWEST:
-        raise SettingsError(
-            f"--calibrate: the run has {done} iterations; at least {FEWEST} are needed, half to fit and half to check"
-        )
-    return done // 2
+"""Iterations from which on a trend is looked for; a run must have as many, four to fit and four to predict."""
 
 
 def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, name: str, until: int) -> Cluster:
@@ -80,7 +70,7 @@ def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, nam
             "publish": {"kind": "broadcast", "setup_seconds": _typical(services.get("load"))},
             "scoring": {"seconds": _typical(services.get("score"))},
             "transfer": {"setup_seconds": _typical(services.get("move"))},
-            "lengths": _lengths(finished, settings, prompt_tokens),
+            "lengths": lengths_of(finished, settings, prompt_tokens),
             "schedule": {
                 "group_size": schedule.group_size,
                 "train_batch_size": schedule.train_batch_size,
@@ -99,18 +89,6 @@ def calibrate(rows: Sequence[Row], settings: Settings, prompt_tokens: float, nam
             },
         }
     )
-
-
-def same_work(rows: Sequence[Row], about: Cluster, group_size: int, until: int) -> float:
-    """What the machine took after the `until`-th publish for training, over what the same batches cost as fitted."""
-    after = [batch for batch in _batches(rows, group_size) if batch.iteration > until]
-    fitted = sum(about.training.seconds_at(1, batch.tokens, batch.signal) for batch in after)
-    return sum(batch.seconds for batch in after) / fitted
-
-
-def second_half(publishes: Sequence[float], until: int, batch: int) -> float:
-    """Trajectories trained on per second from the `until`-th publish to the last, given when each was."""
-    return (len(publishes) - until) * batch / (publishes[-1] - publishes[until - 1])
 
 
 def _services(rows: Sequence[Row]) -> dict[str | int, list[float]]:
@@ -170,10 +148,10 @@ def _training(rows: Sequence[Row], group_size: int) -> dict[str, float]:
     """The section `training`: what an iteration costs from the command to the event, and the share of it that falls as
     a policy learns.
     """
-    found = list(_batches(rows, group_size))
+    found = list(batches_of(rows, group_size))
     recent = max(FEWEST // 2 - 1, round(TREND * len(found)))  # never the first, which also warms caches up
     iteration, tokens, signal, seconds = np.array(found[-recent:], dtype=float).T
-    share, slope = _signal(iteration, signal)
+    share, slope = signal_of(iteration, signal)
     fixed, per_token, per_signal = not_negative(np.array([np.ones(recent), tokens, tokens * signal]).T, seconds)
     return {
         "fixed_seconds": fixed,
@@ -184,7 +162,7 @@ def _training(rows: Sequence[Row], group_size: int) -> dict[str, float]:
     }
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     """What was trained on and how long that took, from the command to the event. `signal` is the share of its groups
     whose rewards differ."""
 
@@ -194,18 +172,18 @@ class _Batch(NamedTuple):
     seconds: float
 
 
-def _batches(rows: Sequence[Row], group_size: int) -> Iterator[_Batch]:
+def batches_of(rows: Sequence[Row], group_size: int) -> Iterator[Batch]:
     asked_at = 0.0
     for now, event, commands in rows:
         if isinstance(event, e.Trained):
             report = event.report
             signal = 1 - report.zero_advantage_groups * group_size / report.trajectories
-            yield _Batch(event.version, report.tokens + report.prompt_tokens, signal, now - asked_at)
+            yield Batch(event.version, report.tokens + report.prompt_tokens, signal, now - asked_at)
         if any(isinstance(command, e.Train) for command in commands):
             asked_at = now
 
 
-def _signal(iteration: Floats, signal: Floats) -> tuple[float, float]:
+def signal_of(iteration: Floats, signal: Floats) -> tuple[float, float]:
     """Share at the first iteration and slope in log(iteration); the mean and none where it is within two errors."""
     found = _line(np.log(iteration), signal) if len(iteration) > FEWEST and signal.std() > 0 else None
     return found or (float(signal.mean()), 0.0)
@@ -233,7 +211,7 @@ def not_negative(columns: Floats, target: Floats) -> list[float]:
     return best
 
 
-def _lengths(finished: Sequence[e.Finished], settings: Settings, prompt_tokens: float) -> dict[str, Any]:
+def lengths_of(finished: Sequence[e.Finished], settings: Settings, prompt_tokens: float) -> dict[str, Any]:
     """Empirical lengths as they would be under version 0, growth per version, correlation within groups."""
     recent = finished[-max(FEWEST * settings.schedule.train_batch_size, round(RECENT * len(finished))) :]
     growth = _steady(_growth(finished), _growth(recent))

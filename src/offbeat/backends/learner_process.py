@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from offbeat.backends.heap import trim_heap_now_and_then
 from offbeat.backends.messages import (
     Exported,
     ExportTo,
@@ -88,6 +89,7 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: Leader)
                 times = started - hello.origin, ended - hello.origin
                 link.send(StepDone(learner.version, manifest.digest, report, *times))
                 syncing.begin(learner.version)
+                trim_heap_now_and_then(learner.version)
             case ExportTo():
                 syncing.finish()
                 learner.export(Path(message.directory))

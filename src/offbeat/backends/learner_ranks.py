@@ -19,6 +19,7 @@ import msgspec
 from setproctitle import setproctitle
 
 from offbeat.backends.alignment import attach_alignment
+from offbeat.backends.heap import trim_heap_now_and_then
 from offbeat.backends.messages import LearnerHello, TrainOn
 from offbeat.backends.weights import version_directory, weights_file
 from offbeat.backends.worker import die_with_parent, set_threads
@@ -94,6 +95,7 @@ def follow(learner: PolicyLearner, ranks: Ranks) -> None:
         match heard.decode(ranks.broadcast(None)):
             case Step(order):
                 learner.step(order.batch, order.projection, order.rate)
+                trim_heap_now_and_then(learner.version)
             case Save(directory):
                 learner.publish(Path(directory))
             case Score(prompt_ids, response_ids):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from offbeat.backends import messages as m
+from offbeat.backends.heap import trim_heap_now_and_then
 from offbeat.backends.held_out_requests import ExamTurns, HeldOutRequests
 from offbeat.backends.hosted_lane import HostedLane
 from offbeat.backends.weights import CANARY_TOLERANCE, COARSE_TOLERANCE, check_canary, read_manifest, weights_file
@@ -115,6 +116,7 @@ class RolloutProcess:
             self.engine.load(version, weights_file(self.run_directory, version))
             check_canary(manifest, lambda p, r: self.engine.score(version, p, r), self.tolerance)
             self.decode()  # what an engine ended while it scored is said before anything else is heard
+            trim_heap_now_and_then(version)
         self.holders.setdefault(version, set()).add(message.lane)
         self.link.send(m.WeightsLoaded(message.lane, version, manifest.digest))
 

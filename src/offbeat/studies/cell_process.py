@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from offbeat.backends.heap import trim_heap
 from offbeat.errors import OffbeatError
 from offbeat.studies.cell import Cell
 
@@ -39,6 +40,7 @@ def main(channel: socket.socket) -> None:
             continue
         tell(result=msgspec.to_builtins(result))
         gc.collect()  # engine and learner of a cell refer to each other and hold some 250 MB
+        trim_heap()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Claims about stability, each measured by one `offbeat study`; a claim stands only where the study's verdicts say so.
 
-    python runs/studies.py --seeds 5 --out out/studies [bias two-constraint collapse gac]
+    python runs/studies.py --seeds 5 --out out/studies [bias two-constraint collapse gac lag-one]
 
 One after the other, each on all cores; the same --out goes on where it stopped. Prints the verdicts and what a study
 cost in seconds of one core.
@@ -19,6 +19,7 @@ CLAIMS = {
     "two-constraint": "eta_max falls as 1 / S where staleness binds, is flat where the horizon does, and is predicted",
     "collapse": "beyond the edge the time of collapse is inverse to the learning rate and does not depend on S",
     "gac": "projection rescues what staleness costs at the edge, and none of its controls explains that",
+    "lag-one": "data one publish old is better than fresh data, and the clip is why",
 }
 
 

@@ -13,6 +13,7 @@ from offbeat.models.tokens import load_tokenizer
 from offbeat.models.warm_start import exact_match_rates
 from offbeat.studies.cell import Cell, Curves
 from offbeat.studies.cycle import bias
+from offbeat.studies.piloted import Controls
 from offbeat.studies.rollouts import Rollouts
 from offbeat.studies.surrogate import squared_norm
 from offbeat.studies.training import Trainer, train
@@ -131,3 +132,12 @@ def test_squared_norm_is_unbiased_by_noise() -> None:
     errors = torch.tensor([error for _, error in found])
     ratio = float(errors.mean()) / float(values.std())
     assert 0.9 < ratio < 1.5, "the jackknife is on the safe side, up to sqrt(2) where noise is all there is"
+
+
+def test_options_reach_the_objective_and_the_optimizer() -> None:
+    options = {"learner": {"objective": {"name": "grpo", "clip_low": 1.0, "clip_high": 1e6}}, "first_beta": 0.5}
+    asked = Cell("x", "train", "arm", 0, 1, "fixed-lag", 1e-4, 3, TINY, options)
+    assert asked.settings.learner.objective.ratio_bounds == (0.0, 1.0 + 1e6)
+    made = Controls(asked).optimizer([torch.nn.Parameter(torch.zeros(2))], asked.settings.learner)
+    assert [group["betas"] for group in made.param_groups] == [(0.5, 0.999)]
+    assert asked.key != Cell("x", "train", "arm", 0, 1, "fixed-lag", 1e-4, 3, TINY).key

@@ -15,6 +15,7 @@ from offbeat.studies.bias import BiasStudy
 from offbeat.studies.cell import Cell
 from offbeat.studies.collapse import CollapseStudy
 from offbeat.studies.gac import EDGE, GacStudy
+from offbeat.studies.lag_one import LagOneStudy
 from offbeat.studies.page import html
 from offbeat.studies.registry import design
 from offbeat.studies.study import Findings, Outcome
@@ -106,8 +107,8 @@ def test_an_edge_beyond_the_grid_is_not_invented() -> None:
 def test_collapse_time_inverse_to_rate_and_free_of_staleness_is_found() -> None:
     def values(cell: Cell, draws: Draws) -> dict[str, Any]:
         at = round(0.15 / cell.learning_rate * math.exp(0.05 * draws.normal()))
-        unstable = cell.learning_rate > 1e-3
-        return run(0.8, cell.steps, at if unstable else None, cosine=0.4 if unstable else 0.1)
+        unstable = cell.learning_rate > 2e-4
+        return run(0.8, cell.steps, at + cell.staleness if unstable else None, cosine=0.4 if unstable else 0.1)
 
     study = CollapseStudy()
     found = study.findings(results(study, 5, values), smoke=False)
@@ -116,8 +117,18 @@ def test_collapse_time_inverse_to_rate_and_free_of_staleness_is_found() -> None:
     assert "is higher than in stable runs" in said(found, "cosine")
 
 
+def test_a_rate_at_which_some_runs_last_says_nothing_about_the_time_of_collapse() -> None:
+    def values(cell: Cell, draws: Draws) -> dict[str, Any]:
+        lasts = cell.learning_rate < 5e-4 and cell.seed > 0
+        at = round(0.15 / cell.learning_rate) if cell.learning_rate > 5e-4 else 20
+        return run(0.8, cell.steps, None if lasts or cell.learning_rate < 2e-4 else at + cell.staleness)
+
+    found = CollapseStudy().findings(results(CollapseStudy(), 5, values), smoke=False)
+    assert found.values["slope_collapse_time_staleness_4"]["value"] == pytest.approx(-1.0, abs=0.1)
+
+
 @pytest.mark.parametrize("smoke", [True, False])
-@pytest.mark.parametrize("name", ["two-constraint", "collapse", "gac", "bias"])
+@pytest.mark.parametrize("name", ["two-constraint", "collapse", "gac", "bias", "lag-one"])
 @pytest.mark.parametrize("learnt", [True, False])
 def test_every_study_has_a_page_whatever_came_of_it(name: str, smoke: bool, learnt: bool) -> None:
     study = design(name)
@@ -171,3 +182,28 @@ def test_without_a_gain_there_is_nothing_to_explain() -> None:
     found = study.findings(results(study, 5, gac_values(finals)), smoke=False)
     assert "there is no gain" in said(found, "does not beat plain")
     assert not [verdict for verdict in found.verdicts if "'shrink only'" in verdict]
+
+
+def lag_one(**finals: float) -> Findings:
+    def values(cell: Cell, draws: Draws) -> dict[str, Any]:
+        return run(finals[cell.arm.replace(" ", "_")] + 0.005 * draws.normal(), cell.steps, cosine=0.1)
+
+    return LagOneStudy().findings(results(LagOneStudy(), 5, values), smoke=False)
+
+
+def test_a_lead_that_goes_with_the_clip_is_explained_by_it() -> None:
+    found = lag_one(sync=0.3, lag_one=0.4, no_clip=0.31, momentum=0.3)
+    assert "is better than fresh data" in found.verdicts[0]
+    assert "The clip explains it" in found.verdicts[1]
+    assert "Momentum does not explain it" in found.verdicts[2]
+
+
+def test_a_lead_that_momentum_gives_sync_as_well_is_explained_by_it() -> None:
+    found = lag_one(sync=0.3, lag_one=0.4, no_clip=0.4, momentum=0.4)
+    assert "The clip does not explain it" in found.verdicts[1]
+    assert "Momentum explains it" in found.verdicts[2]
+
+
+def test_without_a_lead_of_lag_one_nothing_is_explained() -> None:
+    (verdict,) = lag_one(sync=0.4, lag_one=0.4, no_clip=0.31, momentum=0.3).verdicts
+    assert "is not better" in verdict

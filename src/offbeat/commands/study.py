@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from offbeat.studies.cell import Cell
 
-NAMES = "bias, collapse, two-constraint, gac"
+NAMES = "bias, collapse, two-constraint, gac, lag-one"
 
 
 def study(

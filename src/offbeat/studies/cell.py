@@ -92,10 +92,14 @@ class Cell(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(unnamed, order="sorted")).hexdigest()[:32]
 
     @property
+    def settings(self) -> Settings:
+        """Settings of its run; option `learner` changes those of that section."""
+        return self.scale.settings(self.learning_rate, self.steps, **self.options.get("learner", {}))
+
+    @property
     def mismatch_level(self) -> float:
         """The mismatch of behaviour and target at which a typical token meets the objective's bound."""
-        settings = self.scale.settings(self.learning_rate, self.steps)
-        return mismatch_level(settings.learner.objective.ratio_bounds)
+        return mismatch_level(self.settings.learner.objective.ratio_bounds)
 
     @property
     def name(self) -> str:

@@ -1,8 +1,9 @@
 """Study `collapse` (L2, L3): when do runs beyond the edge collapse, and what do gradients say before they do?
 
-Rates far beyond the edge at two stalenesses, and safe rates beside them. *Declared*: collapse by the criterion of
-`theory.collapse`; the law predicts a slope of log T_c on log eta of -1 at fixed S (held within 0.25), and T_c eta
-independent of S (held where the 95 % interval of the ratio of geometric means between the two S holds 1).
+Rates beyond the edge at two stalenesses, and safe rates beside them. *Declared*: collapse by the criterion of
+`theory.collapse`, T_c the version whose samples show it (those of a batch are S old); the law predicts a slope of
+log T_c on log eta of -1 at fixed S (held within 0.25), and T_c eta independent of S (held where the 95 % interval of
+the ratio of geometric means between the two S holds 1). Only rates at which every seed collapsed count.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from offbeat.report.style import BLUE, GREEN, ORANGE, RED, ROUND, Figure, faint, line, spec
 from offbeat.studies.cell import Cell
-from offbeat.studies.grid import Estimate, Sample, Trained, estimate, seeds_of
+from offbeat.studies.grid import Estimate, Sample, Trained, estimate, rates_at, seeds_of
 from offbeat.studies.scales import SMOKE, STEPS, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.studies.two_constraint import TOLERANCE
@@ -25,8 +26,11 @@ from offbeat.theory.fits import median, power_law
 ARM = "plain"
 STALENESSES = (4, 16)
 SAFE = (1e-4,)
-FAST = (1.6e-3, 2.4e-3, 3.2e-3, 4.8e-3)
-"""Far beyond the edge. These runs end once their collapse is settled."""
+FAST = (4e-4, 6e-4, 8e-4, 1.2e-3)
+"""Beyond the edge. These runs end once their collapse is settled. Four times as fast, policies were gone with the first
+updates at every rate, which says nothing about a rate."""
+LONGEST = 600
+"""Updates that a run beyond the edge has to collapse in."""
 FIRST_STEPS = 10
 """Steps before which a drift has no exponent yet."""
 ALARM = 0.5
@@ -37,17 +41,16 @@ class CollapseStudy:
     name = "collapse"
 
     def cells(self, seeds: int, smoke: bool) -> list[Cell]:
-        steps, scale = (40, SMOKE) if smoke else (STEPS, WHOLE)
-        options: dict[float, dict[str, bool]] = {rate: {} for rate in SAFE} | {
-            rate: {"until_collapse": True} for rate in FAST
-        }
-        rates = (SAFE[0], FAST[-1]) if smoke else (*SAFE, *FAST)
+        scale = SMOKE if smoke else WHOLE
+        safe, fast = (40, 40) if smoke else (STEPS, LONGEST)
+        runs: dict[float, tuple[int, dict[str, bool]]] = {rate: (safe, {}) for rate in SAFE}
+        runs |= {rate: (fast, {"until_collapse": True}) for rate in (FAST[-1:] if smoke else FAST)}
         return by_seed(
             [
-                Cell(self.name, "train", ARM, seed, s, "fixed-lag", rate, steps, scale, options[rate])
+                Cell(self.name, "train", ARM, seed, s, "fixed-lag", rate, steps, scale, options)
                 for seed in range(seeds)
                 for s in STALENESSES
-                for rate in rates
+                for rate, (steps, options) in runs.items()
             ]
         )
 
@@ -90,21 +93,26 @@ def drift_at_collapse(run: Trained) -> float | None:
     return drift[min(run.collapse_step, len(drift) - 1)] if run.collapse_step is not None and drift else None
 
 
+def collapse_time(run: Trained) -> float | None:
+    """T_c, from 1: the version whose samples show the collapse. None where the run did not."""
+    return None if run.collapse_step is None else max(1.0, run.collapse_step + 1.0 - run.cell.staleness)
+
+
 def _collapsed(sample: Sample, staleness: int) -> list[tuple[float, float]]:
-    """(eta, T_c) of the runs at this staleness that collapsed; T_c counts from 1."""
-    return [
-        (rate, run.collapse_step + 1.0)
-        for seed in sample
-        for (_, s, rate), run in seed.items()
-        if s == staleness and run.collapse_step is not None
-    ]
+    """(eta, T_c) of the runs at this staleness, at rates at which all collapsed, or the slow would be missed."""
+    found = []
+    for rate in rates_at(sample, ARM, staleness):
+        times = [time for seed in sample if (time := collapse_time(seed[ARM, staleness, rate])) is not None]
+        if len(times) == len(sample):
+            found += [(rate, time) for time in times]
+    return found
 
 
 def time_slope(sample: Sample, staleness: int) -> float:
     """The exponent of T_c in eta. ValueError where fewer than two rates collapse."""
     points = _collapsed(sample, staleness)
-    if len(points) < 2:
-        raise ValueError("fewer than two runs collapsed")
+    if len({eta for eta, _ in points}) < 2:
+        raise ValueError("fewer than two rates collapse")
     return power_law([eta for eta, _ in points], [time for _, time in points]).slope
 
 
@@ -160,6 +168,7 @@ def _row(run: Trained) -> dict[str, Any]:
         "eta": run.cell.learning_rate,
         "seed": run.cell.seed,
         "collapse_step": run.collapse_step,
+        "collapse_time": collapse_time(run),
         "by_gradient": judged.by_gradient,
         "by_entropy": judged.by_entropy,
         "cosine": run.cosine(),
@@ -172,7 +181,7 @@ def _rows(seeds: Sample) -> list[list[str]]:
     found = []
     for key in sorted(seeds[0]):
         runs = [seed[key] for seed in seeds]
-        times = [run.collapse_step + 1.0 for run in runs if run.collapse_step is not None]
+        times = [time for time in map(collapse_time, runs) if time is not None]
         cosines = [c for c in (run.cosine() for run in runs) if c is not None]
         exponents = [g for g in map(drift_exponent, runs) if g is not None]
         found.append(
@@ -188,14 +197,12 @@ def _times(runs: Sequence[Trained]) -> Figure:
     traces = []
     for s, colour in zip(STALENESSES, (BLUE, ORANGE), strict=True):
         points = [
-            (run.cell.learning_rate, run.collapse_step + 1)
+            (run.cell.learning_rate, time)
             for run in runs
-            if run.cell.staleness == s and run.collapse_step is not None
+            if run.cell.staleness == s and (time := collapse_time(run)) is not None
         ]
         traces.append(faint([x for x, _ in points], [y for _, y in points], f"S {s}", colour, "collapsed at %{y}"))
-    chart = (
-        spec(traces, "η", "collapse step", xaxis_type="log", yaxis_type="log", yaxis_tickvals=ROUND) if runs else None
-    )
+    chart = spec(traces, "η", "T_c", xaxis_type="log", yaxis_type="log", yaxis_tickvals=ROUND) if runs else None
     return Figure(
         "times", "Collapse time over learning rate", "Both axes logarithmic; the law is a slope of -1.", chart
     )

@@ -2,7 +2,7 @@
 
 Options of a cell: `align`, settings of `offbeat.align` by name, attached after the watching hooks, so that the cosine
 recorded is that of the raw gradient; `autopilot`: true, then the controller of `theory.autopilot` moves projection
-strength, learning rate and staleness from step to step.
+strength, learning rate and staleness from step to step; `first_beta`: momentum other than AdamW's 0.9.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Controls:
     def optimizer(self, parameters: Iterable[nn.Parameter], settings: LearnerSettings) -> torch.optim.Optimizer:
         """AdamW, watched, and controlled where the cell asks for it."""
         made = adamw(parameters, settings)
+        for group in made.param_groups:
+            group["betas"] = (self._cell.options.get("first_beta", group["betas"][0]), group["betas"][1])
         self.cosines = GradientCosines(made)
         if self._state is not None:
             made.register_step_pre_hook(self._scale_rate)

@@ -20,6 +20,10 @@ def design(name: str) -> Design | None:
             from offbeat.studies.gac import GacStudy
 
             return GacStudy()
+        case "lag-one":
+            from offbeat.studies.lag_one import LagOneStudy
+
+            return LagOneStudy()
         case "two-constraint":
             from offbeat.studies.two_constraint import TwoConstraintStudy
 

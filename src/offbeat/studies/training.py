@@ -100,7 +100,7 @@ def _exam(task: Task, policy: Path, settings: Settings) -> list[Sample]:
 def train(cell: Cell, policy: Path, say: Callable[[int, int], None]) -> Curves:
     """Run a cell to its end; `say` hears steps done of how many. Ends early where numbers stop being finite, and where
     the cell asks for no more than its collapse once that is settled."""
-    settings = cell.scale.settings(cell.learning_rate, cell.steps)
+    settings = cell.settings
     controls = Controls(cell)
     trainer = Trainer(cell, policy, settings, controls.optimizer)
     try:

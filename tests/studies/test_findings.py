@@ -15,11 +15,13 @@ from offbeat.studies.bias import BiasStudy
 from offbeat.studies.cell import Cell
 from offbeat.studies.collapse import CollapseStudy
 from offbeat.studies.gac import EDGE, GacStudy
-from offbeat.studies.lag_one import LagOneStudy
+from offbeat.studies.grid import Estimate
+from offbeat.studies.lag_one import PAIRS, LagOneStudy, verdicts
 from offbeat.studies.page import html
 from offbeat.studies.registry import design
 from offbeat.studies.study import Findings, Outcome
 from offbeat.studies.two_constraint import TwoConstraintStudy
+from offbeat.theory.fits import Interval
 from tests.studies.made_up import START, results, run
 
 
@@ -191,17 +193,28 @@ def lag_one(**finals: float) -> Findings:
     return LagOneStudy().findings(results(LagOneStudy(), 5, values), smoke=False)
 
 
-def test_a_lead_that_goes_with_the_clip_is_explained_by_it() -> None:
-    found = lag_one(sync=0.3, lag_one=0.4, no_clip=0.31, momentum=0.3)
+@pytest.mark.parametrize(
+    ("no_clip", "momentum", "of_clip", "of_momentum"),
+    [
+        (0.29, 0.29, "The clip explains it", "Momentum does not explain it"),
+        (0.35, 0.35, "The clip explains a part of it", "Momentum explains a part of it"),
+        (0.40, 0.40, "The clip does not explain it", "Momentum explains it"),
+    ],
+)
+def test_what_explains_the_lead_of_lag_one(no_clip: float, momentum: float, of_clip: str, of_momentum: str) -> None:
+    found = lag_one(sync=0.3, lag_one=0.4, no_clip=no_clip, momentum=momentum)
     assert "is better than fresh data" in found.verdicts[0]
-    assert "The clip explains it" in found.verdicts[1]
-    assert "Momentum does not explain it" in found.verdicts[2]
+    assert found.verdicts[1].startswith(of_clip)
+    assert found.verdicts[2].startswith(of_momentum)
 
 
-def test_a_lead_that_momentum_gives_sync_as_well_is_explained_by_it() -> None:
-    found = lag_one(sync=0.3, lag_one=0.4, no_clip=0.4, momentum=0.4)
-    assert "The clip does not explain it" in found.verdicts[1]
-    assert "Momentum explains it" in found.verdicts[2]
+def test_differences_lost_in_scatter_explain_nothing() -> None:
+    wide = Estimate(0.05, Interval(-0.1, 0.2))
+    less = dict.fromkeys(PAIRS, wide) | {("lag one", "sync"): Estimate(0.1, Interval(0.05, 0.15))}
+    assert [verdict.split(" explains")[0] for verdict in verdicts(less)[1:]] == [
+        "Whether the clip",
+        "Whether momentum",
+    ]
 
 
 def test_without_a_lead_of_lag_one_nothing_is_explained() -> None:

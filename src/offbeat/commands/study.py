@@ -23,6 +23,7 @@ NAMES = "bias, collapse, two-constraint, gac, lag-one"
 def study(
     name: Annotated[str, typer.Argument(help=f"One of {NAMES}.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell; 5 or more are evidence.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed; others repeat a study on new runs.")] = 0,
     smoke: Annotated[bool, typer.Option("--smoke", help="Tiny grid and runs: does it work? Not evidence.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Directory of the study; the same one goes on.")] = None,
     reuse: Annotated[
@@ -49,7 +50,7 @@ def study(
 
     console = Console(stderr=True)
     with _bar(console) as progress:
-        outcome = conduct(chosen, directory, seeds, smoke, _Watch(progress), reuse or [], workers)
+        outcome = conduct(chosen, directory, seeds, smoke, _Watch(progress), reuse or [], workers, first_seed)
     page = write_study(outcome)
     if as_json:
         typer.echo(json.dumps(outcome.to_json() | {"page": str(page)}))

@@ -1,10 +1,11 @@
 """Study `lag-one`: is data one publish old better than fresh data, and is it the clip that makes it so?
 
 On fresh data one update a batch has ratio 1 throughout, so PPO's clip never acts; one publish later it holds back what
-the last update has moved already. Arms, each at the best of two learning rates: sync; S = 1; S = 1 without the clip;
-sync with more momentum, which a delay resembles (arXiv 1605.09774). *Declared*: an arm explains the lead of S = 1 over
-sync where the 95 % interval of S = 1 less the arm, paired by seed, is above 0 for `no clip` (without it the lead is
-gone), or holds 0 for `momentum` (with it sync has the lead as well).
+the last update has moved already. Arms, each at its best learning rate: sync; S = 1 (`lag one`); S = 1 without the
+clip; sync with more momentum, which a delay resembles (arXiv 1605.09774). *Declared*, differences paired by seed, a
+difference counts where its 95 % interval lies above 0: the clip explains the lead of `lag one` over sync where `no
+clip` ends below `lag one` and not above sync; momentum explains it where `momentum` ends above sync and not below `lag
+one`; where both differences count it is a part, where neither does nothing can be said.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from offbeat.studies.scales import SMOKE, STEPS, WHOLE
 from offbeat.studies.study import Findings, Results, by_seed
 from offbeat.theory.fits import interquartile_mean
 
-RATES = (1e-4, 2e-4)
+RATES = (5e-5, 1e-4, 2e-4)
 NEVER = {"objective": {"name": "grpo", "clip_low": 1.0, "clip_high": 1e6}}
 ARMS: dict[str, tuple[int, dict[str, Any]]] = {
     "sync": (0, {}),
@@ -29,6 +30,13 @@ ARMS: dict[str, tuple[int, dict[str, Any]]] = {
     "momentum": (0, {"first_beta": 0.95}),
 }
 """Staleness and options."""
+PAIRS = (
+    ("lag one", "sync"),
+    ("lag one", "no clip"),
+    ("no clip", "sync"),
+    ("lag one", "momentum"),
+    ("momentum", "sync"),
+)
 COLOURS = dict(zip(ARMS, (GREEN, BLUE, ORANGE, GREY), strict=True))
 
 
@@ -49,23 +57,34 @@ class LagOneStudy:
     def findings(self, results: Results, smoke: bool) -> Findings:
         seeds = seeds_of(results)
         finals = {arm: estimate(seeds, partial(final, arm=arm), f"final {arm}") for arm in ARMS}
-        ahead = {arm: estimate(seeds, partial(lead_over, arm=arm), f"over {arm}") for arm in ARMS if arm != "lag one"}
-        cosines = {arm: estimate(seeds, partial(cosine, arm=arm), f"cosine {arm}") for arm in ARMS}
-        values = {
-            name: {arm: one.to_json() for arm, one in group.items()}
-            for name, group in (("final", finals), ("lag_one_less", ahead), ("cosine", cosines))
+        less = {
+            (one, other): estimate(seeds, partial(difference, one=one, other=other), f"{one} less {other}")
+            for one, other in PAIRS
         }
+        values: dict[str, Any] = {
+            "final": {arm: one.to_json() for arm, one in finals.items()},
+            "best_rate": {arm: best_rate(seeds, arm) for arm in ARMS},
+            "difference": {f"{one} less {other}": found.to_json() for (one, other), found in less.items()},
+            "rates": [
+                {"arm": arm, "eta": rate, "final": interquartile_mean(_finals(seeds, arm, rate)),
+                 "cosine": estimate(seeds, partial(cosine, arm=arm, rate=rate), f"cosine {arm} {rate}").to_json()}
+                for arm in ARMS for rate in rates_at(seeds, arm, ARMS[arm][0])
+            ],
+        }  # fmt: skip
+        head = ["final exact match", "lag one less this", "best η", "arm"]
         rows = [
-            [one.shown(".3f"), ahead[arm].shown("+.3f") if arm in ahead else "", cosines[arm].shown("+.3f"), arm]
+            [one.shown(".3f"), less["lag one", arm].shown("+.3f") if ("lag one", arm) in less else "",
+             f"{best_rate(seeds, arm):g}", arm]
             for arm, one in finals.items()
-        ]
+        ]  # fmt: skip
         table = ("Arms", "IQM over seeds at each arm's best rate, 95 % intervals; differences paired by seed.",
-                 ["final exact match", "lag one less this", "lag-1 cosine", "arm"], rows, 3)  # fmt: skip
+                 head, rows, 3)  # fmt: skip
         lead = (
             f"{len(seeds)} seeds, fixed lag of one publish (one optimizer update) against fresh data. Final: expected"
             " exact match on held-out prompts at the end; each arm at the best of its learning rates."
         )
-        return Findings("Data one publish old", lead, values, verdicts(ahead), [_curves(seeds)], [table])
+        figures = [_curves(seeds), _cosines(seeds)]
+        return Findings("Data one publish old", lead, values, verdicts(less), figures, [table])
 
 
 def best_rate(sample: Sample, arm: str) -> float:
@@ -78,34 +97,38 @@ def final(sample: Sample, arm: str) -> float:
     return interquartile_mean(_finals(sample, arm, best_rate(sample, arm)))
 
 
-def lead_over(sample: Sample, arm: str) -> float:
-    """IQM over seeds of what `lag one` ends above another arm, each at its own best rate, seed by seed."""
-    ours, theirs = (_finals(sample, one, best_rate(sample, one)) for one in ("lag one", arm))
+def difference(sample: Sample, one: str, other: str) -> float:
+    """IQM over seeds of what an arm ends above another, each at its own best rate, seed by seed."""
+    ours, theirs = (_finals(sample, arm, best_rate(sample, arm)) for arm in (one, other))
     return interquartile_mean([a - b for a, b in zip(ours, theirs, strict=True)])
 
 
-def cosine(sample: Sample, arm: str) -> float:
-    """Mean lag-1 cosine of raw gradients at the arm's best rate. ValueError where no step has one."""
-    rate = best_rate(sample, arm)
+def cosine(sample: Sample, arm: str, rate: float) -> float:
+    """Mean lag-1 cosine of raw gradients. ValueError where no step has one."""
     known = [c for seed in sample if (c := seed[arm, ARMS[arm][0], rate].cosine()) is not None]
     if not known:
         raise ValueError("no cosine")
     return fmean(known)
 
 
-def verdicts(ahead: dict[str, Estimate]) -> list[str]:
+def verdicts(less: dict[tuple[str, str], Estimate]) -> list[str]:
     """Whether there is a lead, and what explains it, by the declared rule."""
-    lead = ahead["sync"]
+    lead, lost, left = less["lag one", "sync"], less["lag one", "no clip"], less["no clip", "sync"]
     if not lead.is_positive:
         return [f"Data one publish old is not better than fresh data: {lead.shown('+.3f')}."]
-    clip, momentum = ahead["no clip"], ahead["momentum"]
+    gained, short = less["momentum", "sync"], less["lag one", "momentum"]
     return [
         f"Data one publish old is better than fresh data, each at its best rate: {lead.shown('+.3f')}.",
-        f"The clip {'explains' if clip.is_positive else 'does not explain'} it: with the clip less without it"
-        f" {clip.shown('+.3f')}.",
-        f"Momentum {'does not explain' if momentum.is_positive else 'explains'} it: less sync with more of it"
-        f" {momentum.shown('+.3f')}.",
+        f"{_explains('The clip', lost, left)}: without it {lost.shown('+.3f')} is lost and {left.shown('+.3f')} left.",
+        f"{_explains('Momentum', gained, short)}: sync gains {gained.shown('+.3f')} by more of it,"
+        f" {short.shown('+.3f')} is missing.",
     ]
+
+
+def _explains(what: str, accounted: Estimate, rest: Estimate) -> str:
+    if accounted.is_positive:
+        return f"{what} explains a part of it" if rest.is_positive else f"{what} explains it"
+    return f"{what} does not explain it" if rest.is_positive else f"Whether {what.lower()} explains it cannot be said"
 
 
 def _finals(sample: Sample, arm: str, rate: float) -> list[float]:
@@ -121,3 +144,13 @@ def _curves(seeds: Sample) -> Figure:
         traces.append(line(steps, means, arm, COLOURS[arm], "%{y:.3f}", mode="lines+markers"))
     chart = spec(traces, "step", "held-out exact match")
     return Figure("curves", "Learning", "Expected exact match, mean over seeds, each arm at its best rate.", chart)
+
+
+def _cosines(seeds: Sample) -> Figure:
+    traces = []
+    for arm, (s, _) in ARMS.items():
+        rates = rates_at(seeds, arm, s)
+        means = [cosine(seeds, arm, rate) for rate in rates]
+        traces.append(line(rates, means, arm, COLOURS[arm], "%{y:+.3f}", mode="lines+markers"))
+    chart = spec(traces, "η", "cosine", xaxis_type="log", xaxis_tickvals=rates_at(seeds, "sync", 0))
+    return Figure("cosines", "Lag-1 cosines", "Consecutive raw gradients, mean over steps and seeds.", chart)

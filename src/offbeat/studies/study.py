@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from offbeat.errors import SettingsError
 from offbeat.models import prepare_policy
 from offbeat.report.style import Figure
@@ -97,16 +99,18 @@ def conduct(
     observer: Observer,
     reuse: Sequence[Path] = (),
     workers: int | None = None,
+    first_seed: int = 0,
 ) -> Outcome:
     """Make what is missing of a study and conclude. Give the same directory again to go on where it stopped.
 
-    `reuse`: directories of other studies, of which cells that are the same are taken over. `workers`: processes of one
-    thread each, as many as there are cores unless said. Raises SettingsError or RunDirectoryError before anything is
+    Its seeds are `first_seed` and those that follow: a study is repeated on others. `reuse`: directories of other
+    studies, of which cells that are the same are taken over. `workers`: processes of one thread each, as many as there
+    are cores unless said. Raises SettingsError or RunDirectoryError before anything is
     written, TaskError where the start policy cannot be made, RunFailed where a cell fails.
     """
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: needs at least 1; 5 or more are evidence")
-    planned = design.cells(seeds, smoke)
+    planned = [replace(cell, seed=cell.seed + first_seed) for cell in design.cells(seeds, smoke)]
     store = Store(directory)
     try:
         store.agree("study", design.name, "it holds another study")

@@ -11,23 +11,30 @@ import torch
 from offbeat.backends import heap
 
 
+def rss() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library has no malloc_trim")
 def test_holes_between_tensors_go_back_to_the_system() -> None:
-    process = psutil.Process()
+    start = rss()
     tensors = [torch.ones(25_000) for _ in range(2_000)]  # 100 kB each, 200 MB
     kept = tensors[::50]
     del tensors
-    before = process.memory_info().rss
+    before = rss()
+    if before - start < 100e6:
+        pytest.skip("this allocator gives memory back, or had enough of it, without being asked")
     heap.trim_heap()
-    assert before - process.memory_info().rss > 50e6
+    assert before - rss() > 50e6
     assert all(float(tensor.sum()) == 25_000 for tensor in kept)
 
 
-def test_trims_once_in_so_many_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trims_once_in_so_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[None] = []
     monkeypatch.setattr(heap, "trim_heap", lambda: trims.append(None))
-    for version in range(1, 2 * heap.TRIM_EVERY + 1):
-        heap.trim_heap_now_and_then(version)
+    trimming = heap.Trimming()
+    for _ in range(2 * heap.TRIM_EVERY):
+        trimming.turn()
     assert len(trims) == 2
 
 

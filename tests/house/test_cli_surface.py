@@ -20,7 +20,7 @@ SURFACE = {
     "explain": {"run", "as_json"},
     "doctor": {"ray", "vllm", "as_json"},
     "plan": {"run", "staleness", "steps", "out", "as_json"},
-    "study": {"name", "seeds", "smoke", "out", "reuse", "workers", "as_json"},
+    "study": {"name", "seeds", "smoke", "first_seed", "out", "reuse", "workers", "as_json"},
     "models get": {"name", "out", "as_json"},
     "serve": {
         "directory",

@@ -15,7 +15,7 @@ from offbeat.studies.bias import BiasStudy
 from offbeat.studies.cell import Cell
 from offbeat.studies.collapse import CollapseStudy
 from offbeat.studies.gac import EDGE, GacStudy
-from offbeat.studies.grid import Estimate
+from offbeat.studies.grid import Estimate, Trained
 from offbeat.studies.lag_one import PAIRS, LagOneStudy, verdicts
 from offbeat.studies.page import html
 from offbeat.studies.registry import design
@@ -220,3 +220,13 @@ def test_differences_lost_in_scatter_explain_nothing() -> None:
 def test_without_a_lead_of_lag_one_nothing_is_explained() -> None:
     (verdict,) = lag_one(sync=0.4, lag_one=0.4, no_clip=0.31, momentum=0.3).verdicts
     assert "is not better" in verdict
+
+
+def test_a_collapse_is_dated_by_the_version_that_sampled_it() -> None:
+    def dated(staleness: int, **values: Any) -> int | None:
+        cell = Cell("x", "train", "plain", 0, staleness, "fixed-lag", 1e-3, 150)
+        return Trained(cell, run(0.8, 150, collapse_at=60) | values).collapse_time
+
+    assert [dated(s) for s in (0, 4, 16)] == [60, 56, 44]
+    assert dated(4, reward=[0.8] * 5, broke=5) == 5
+    assert dated(4, reward=[0.8] * 150) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offbeat.theory.collapse import collapse, is_settled
+from offbeat.theory.collapse import collapse, is_settled, onset
 
 RISING = [0.2 + 0.005 * t for t in range(100)]
 
@@ -42,3 +42,12 @@ def test_a_collapse_is_settled_once_its_patience_is_over_and_then_stays_what_it_
     assert settled == list(range(at + 51, len(rewards) + 1))
     assert {collapse(rewards[:n]).step for n in settled} == {at}
     assert not is_settled([*RISING, *[0.0] * 30, *[0.6] * 80])
+
+
+def test_the_onset_is_where_rewards_fell_and_not_where_their_mean_did() -> None:
+    rewards = RISING + [0.0] * 60
+    step = collapse(rewards).step
+    assert step is not None
+    assert step > 100
+    assert onset(rewards, step) == 100
+    assert onset([0.3] * 20 + [0.0] * 80, collapse([0.3] * 20 + [0.0] * 80).step or 0) == 20

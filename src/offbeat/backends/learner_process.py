@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from offbeat.backends.heap import trim_heap_now_and_then
+from offbeat.backends.heap import Trimming
 from offbeat.backends.messages import (
     Exported,
     ExportTo,
@@ -72,6 +72,7 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: Leader)
 
     link.send(LearnerUp(hello.version))
     syncing = Syncing(run_directory)
+    trimming = Trimming()
     syncing.begin(hello.version)  # whoever published it may have been ended meanwhile
     while True:
         message: ToLearner = link.next()
@@ -89,7 +90,7 @@ def _serve(link: Link, hello: LearnerHello, manifest: Manifest, learner: Leader)
                 times = started - hello.origin, ended - hello.origin
                 link.send(StepDone(learner.version, manifest.digest, report, *times))
                 syncing.begin(learner.version)
-                trim_heap_now_and_then(learner.version)
+                trimming.turn()
             case ExportTo():
                 syncing.finish()
                 learner.export(Path(message.directory))

@@ -19,7 +19,7 @@ import msgspec
 from setproctitle import setproctitle
 
 from offbeat.backends.alignment import attach_alignment
-from offbeat.backends.heap import trim_heap_now_and_then
+from offbeat.backends.heap import Trimming
 from offbeat.backends.messages import LearnerHello, TrainOn
 from offbeat.backends.weights import version_directory, weights_file
 from offbeat.backends.worker import die_with_parent, set_threads
@@ -90,12 +90,12 @@ class Leader:
 
 def follow(learner: PolicyLearner, ranks: Ranks) -> None:
     """Do what the first process does, for ever; nothing is said."""
-    heard = msgspec.msgpack.Decoder(Deed)
+    heard, trimming = msgspec.msgpack.Decoder(Deed), Trimming()
     while True:
         match heard.decode(ranks.broadcast(None)):
             case Step(order):
                 learner.step(order.batch, order.projection, order.rate)
-                trim_heap_now_and_then(learner.version)
+                trimming.turn()
             case Save(directory):
                 learner.publish(Path(directory))
             case Score(prompt_ids, response_ids):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from offbeat.backends import messages as m
-from offbeat.backends.heap import trim_heap_now_and_then
+from offbeat.backends.heap import Trimming
 from offbeat.backends.held_out_requests import ExamTurns, HeldOutRequests
 from offbeat.backends.hosted_lane import HostedLane
 from offbeat.backends.weights import CANARY_TOLERANCE, COARSE_TOLERANCE, check_canary, read_manifest, weights_file
@@ -42,6 +42,7 @@ class RolloutProcess:
         self.held_out_decoded: dict[int, int] = {}
         self.exam_turns = ExamTurns(settings.run.seed, self.spare)
         self.beat_at = 0.0
+        self.trimming = Trimming()
 
     def now(self) -> float:
         return time.monotonic() - self.origin
@@ -116,9 +117,9 @@ class RolloutProcess:
             self.engine.load(version, weights_file(self.run_directory, version))
             check_canary(manifest, lambda p, r: self.engine.score(version, p, r), self.tolerance)
             self.decode()  # what an engine ended while it scored is said before anything else is heard
-            trim_heap_now_and_then(version)
         self.holders.setdefault(version, set()).add(message.lane)
         self.link.send(m.WeightsLoaded(message.lane, version, manifest.digest))
+        self.trimming.turn()
 
     # -- decoding --------------------------------------------------------------------------------------------
 

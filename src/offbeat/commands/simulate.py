@@ -154,7 +154,7 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     from offbeat.flow.plan import plan_from
     from offbeat.report.read import read_run
     from offbeat.sim.calibrate import calibrate
-    from offbeat.sim.halves import knowing_the_policy, middle, same_work, second_half
+    from offbeat.sim.halves import at_pace, knowing_the_policy, middle, same_work, second_half
     from offbeat.sim.replay import replay
     from offbeat.sim.simulate import simulate as run
 
@@ -168,11 +168,12 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     schedule, group, batch = settings.name, settings.group_size, settings.train_batch_size
     twin = replay(rows, plan_from(opened.settings))
     measured = second_half([now for now, event, _ in rows if isinstance(event, Trained)], half, batch)
-    known = knowing_the_policy(rows, about, group, half)
-    predicted, if_known = (
-        second_half([step.ended for step in run(one, schedule).measures.steps], half, batch) for one in (about, known)
-    )
     pace = same_work(rows, about, group, half)
+    known = knowing_the_policy(rows, about, group, half)
+    predicted, if_known, if_both = (
+        second_half([step.ended for step in run(one, schedule).measures.steps], half, batch)
+        for one in (about, known, at_pace(known, pace))
+    )
     found = {
         "run": name,
         "schedule": schedule,
@@ -187,14 +188,15 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
         "second_half_predicted": predicted,
         "error": predicted / measured - 1,
         "error_knowing_the_policy": if_known / measured - 1,
+        "error_knowing_policy_and_pace": if_both / measured - 1,
         "same_work": pace,
         "twin": {"events": twin.events, "commands": twin.commands, "same": twin.differs is None},
     }
     console.print(
         f"{name}, {schedule}: second half {measured:.1f} trajectories/s measured, {predicted:.1f} predicted"
-        f" ({predicted / measured - 1:+.1%}) from the first {half} iterations; {if_known / measured - 1:+.1%} were its"
-        f" later lengths and rewards known. For the same training the machine took {pace:.2f} times as long in the"
-        " second half. Replayed from its durations:"
+        f" ({predicted / measured - 1:+.1%}) from the first {half} iterations. Its later lengths and rewards known:"
+        f" {if_known / measured - 1:+.1%}; and that the machine took {pace:.2f} times as long for the same training:"
+        f" {if_both / measured - 1:+.1%}. Replayed from its durations:"
         f" {'the same commands' if twin.differs is None else f'other commands from event {twin.differs} on'}"
         f" in {twin.events:,} events.",
         highlight=False,

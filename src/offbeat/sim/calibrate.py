@@ -215,18 +215,23 @@ def lengths_of(finished: Sequence[e.Finished], settings: Settings, prompt_tokens
     """Empirical lengths as they would be under version 0, growth per version, correlation within groups."""
     recent = finished[-max(FEWEST * settings.schedule.train_batch_size, round(RECENT * len(finished))) :]
     growth = _steady(_growth(finished), _growth(recent))
-    cap, size = settings.rollout.max_new_tokens, settings.schedule.group_size
-    groups: dict[int, list[int]] = {}
-    for f in finished:
-        groups.setdefault(f.trajectory_id // size, []).append(f.tokens)
+    cap = settings.rollout.max_new_tokens
     return {
         "kind": "empirical",
         "values": tuple(max(1, round(f.tokens / (1 + growth) ** f.version)) for f in recent),
         "cap": cap,
         "growth_per_version": growth,
-        "correlation": correlation([group for group in groups.values() if len(group) == size]),
+        "correlation": correlation(whole_groups(finished, settings.schedule.group_size)),
         "prompt_tokens": round(prompt_tokens),
     }
+
+
+def whole_groups(finished: Sequence[e.Finished], size: int) -> list[list[int]]:
+    """Tokens of the responses to a prompt, of each prompt whose responses are all here."""
+    groups: dict[int, list[int]] = {}
+    for f in finished:
+        groups.setdefault(f.trajectory_id // size, []).append(f.tokens)
+    return [group for group in groups.values() if len(group) == size]
 
 
 def _steady(whole: float, recent: float) -> float:

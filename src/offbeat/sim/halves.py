@@ -1,9 +1,9 @@
 """The half law: what a run's first half, fitted, says of its second; and where a miss comes from.
 
 *Half law*: a cluster calibrated on what happened until the middle predicts trajectories a second from there on.
-A miss has three sources, and each is measured with what the second half shows: the machine may have changed
-(`same_work`), the policy may have learned something else than its trend said (`knowing_the_policy` takes that out),
-and what is left is the simulator's own error. This file reads no files.
+A miss has three sources. Two are measured with what the second half shows: the machine may have changed (`same_work`,
+of which `at_pace` makes a cluster), and the policy may have learned something else than its trend said
+(`knowing_the_policy`). What both leave is the simulator's own. This file reads no files.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from offbeat import events as e
 from offbeat.errors import SettingsError
-from offbeat.sim.calibrate import FEWEST, batches_of, signal_of
-from offbeat.sim.cluster import Cluster
+from offbeat.sim.calibrate import FEWEST, batches_of, correlation, signal_of, whole_groups
+from offbeat.sim.cluster import Cluster, changed
 from offbeat.sim.replay import Row
 
 
@@ -41,21 +41,29 @@ def same_work(rows: Sequence[Row], about: Cluster, group_size: int, until: int) 
     return sum(batch.seconds for batch in after) / fitted
 
 
+def at_pace(about: Cluster, pace: float) -> Cluster:
+    """`about` on a machine that takes `pace` times as long to train."""
+    training = about.training
+    parts = ("fixed_seconds", "work", "per_token_work", "per_signal_token_work")
+    return changed(about, training={part: pace * getattr(training, part) for part in parts})
+
+
 def knowing_the_policy(rows: Sequence[Row], about: Cluster, group_size: int, until: int) -> Cluster:
-    """`about` with the lengths and the share of groups whose rewards differ that came after the `until`-th publish."""
+    """`about` with the lengths, and the trend of the share of groups whose rewards differ, that came after the
+    `until`-th publish. Lengths as of all that finished then, without a trend; the old ones where nothing did.
+    """
     after = [batch for batch in batches_of(rows, group_size) if batch.iteration > until]
     iteration, signal = np.array([(batch.iteration, batch.signal) for batch in after], dtype=float).T
     share, slope = signal_of(iteration, signal)
-    done, lengths = 0, []
+    done, finished = 0, []
     for _, event, _ in rows:
         done += isinstance(event, e.Trained)
         if done >= until and isinstance(event, e.Finished):
-            lengths.append(event.tokens)
+            finished.append(event)
+    lengths = {
+        "values": tuple(event.tokens for event in finished),
+        "growth_per_version": 0.0,
+        "correlation": correlation(whole_groups(finished, group_size)),
+    }
     signals = {"signal_share": share, "signal_per_log_iteration": slope}
-    as_was = {"values": tuple(lengths), "growth_per_version": 0.0}
-    return about.model_copy(
-        update={
-            "training": about.training.model_copy(update=signals),
-            "lengths": about.lengths.model_copy(update=as_was),
-        }
-    )
+    return changed(about, training=signals, lengths=lengths if finished else {})

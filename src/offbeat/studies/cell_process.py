@@ -35,10 +35,9 @@ def main(channel: socket.socket) -> None:
         cell = msgspec.json.decode(line, type=Cell)
         try:
             result = measure(cell, policy, lambda done, total: tell(done=done, total=total))
+            tell(result=msgspec.to_builtins(result))
         except OffbeatError as error:
             tell(error=f"{type(error).__name__}: {error}")
-            continue
-        tell(result=msgspec.to_builtins(result))
         gc.collect()  # engine and learner of a cell refer to each other and hold some 250 MB
         trim_heap()
 

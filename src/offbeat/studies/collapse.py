@@ -1,7 +1,7 @@
 """Study `collapse` (L2, L3): when do runs beyond the edge collapse, and what do gradients say before they do?
 
 Rates beyond the edge at two stalenesses, and safe rates beside them. *Declared*: collapse by the criterion of
-`theory.collapse`, T_c the version whose samples show it (those of a batch are S old); the law predicts a slope of
+`theory.collapse`, T_c the version whose samples show it first (those of a batch are S old); the law predicts a slope of
 log T_c on log eta of -1 at fixed S (held within 0.25), and T_c eta independent of S (held where the 95 % interval of
 the ratio of geometric means between the two S holds 1). Only rates at which every seed collapsed count.
 """
@@ -59,28 +59,33 @@ class CollapseStudy:
         runs = [run for seed in seeds for run in seed.values()]
         values: dict[str, Any] = {"runs": [_row(run) for run in runs]}
         verdicts = []
+        rates = {s: rates_of_collapse(seeds, s) for s in STALENESSES}
         for s in STALENESSES:
-            slope = estimate(seeds, partial(time_slope, staleness=s), f"slope {s}")
+            slope = estimate(seeds, partial(time_slope, staleness=s, rates=rates[s]), f"slope {s}")
             values[f"slope_collapse_time_staleness_{s}"] = slope.to_json()
             verdicts.append(_slope_verdict(s, slope))
-        ratio = estimate(seeds, product_ratio, "ratio")
+        low, high = (set(found) for found in rates.values())
+        ratio = estimate(seeds, partial(product_ratio, rates=sorted(low & high)), "ratio")
         values["collapse_product_ratio"] = ratio.to_json()
         verdicts.append(_ratio_verdict(ratio))
         alarm = estimate(seeds, cosine_difference, "cosine")
         values["cosine_collapsing_less_stable"] = alarm.to_json()
         verdicts.append(_cosine_verdict(alarm))
+        gamma = estimate(seeds, safe_drift, "drift")
+        values["drift_exponent_safe"] = gamma.to_json()
+        verdicts.append(_drift_verdict(gamma))
         fell = sum(run.collapse_step is not None for run in runs)
         lead = f"{len(seeds)} seeds, fixed lag; {fell} of {len(runs)} runs collapsed by the declared criterion."
         head = ["S", "η", "collapsed", "T_c (median)", "T_c·η (median)", "cosine", "drift exponent"]
         table = ("Runs", "Medians over seeds; cosine of consecutive raw gradients and drift up to the collapse.", head,
                  _rows(seeds), 7)  # fmt: skip
-        figures = [_times(runs), _rewards(seeds), _cosines(seeds)]
+        figures = [_times_figure(runs), _rewards(seeds), _cosines(seeds)]
         return Findings("When runs beyond the edge collapse", lead, values, verdicts, figures, [table])
 
 
 def drift_exponent(run: Trained) -> float | None:
     """The slope of log ||theta_t - theta_0|| on log t up to the collapse: 1 ballistic, 0.5 diffusive."""
-    drift = run.values["drift"][: run.collapse_step]
+    drift = run.values["drift"][: run.collapse_time]
     if len(drift) < 2 * FIRST_STEPS:
         return None
     times = range(FIRST_STEPS, len(drift) + 1)
@@ -90,58 +95,69 @@ def drift_exponent(run: Trained) -> float | None:
 def drift_at_collapse(run: Trained) -> float | None:
     """R_crit of this run: ||theta_t - theta_0|| at its collapse, None where it did not."""
     drift = run.values["drift"]
-    return drift[min(run.collapse_step, len(drift) - 1)] if run.collapse_step is not None and drift else None
+    return drift[min(run.collapse_time, len(drift)) - 1] if run.collapse_time is not None and drift else None
 
 
-def collapse_time(run: Trained) -> float | None:
-    """T_c, from 1: the version whose samples show the collapse. None where the run did not."""
-    return None if run.collapse_step is None else max(1.0, run.collapse_step + 1.0 - run.cell.staleness)
+def rates_of_collapse(seeds: Sample, staleness: int) -> list[float]:
+    """The rates at which every seed collapsed: where some last, the slow ones would be missed."""
+    rates = rates_at(seeds, ARM, staleness)
+    return [rate for rate in rates if all(seed[ARM, staleness, rate].collapse_time is not None for seed in seeds)]
 
 
-def _collapsed(sample: Sample, staleness: int) -> list[tuple[float, float]]:
-    """(eta, T_c) of the runs at this staleness, at rates at which all collapsed, or the slow would be missed."""
-    found = []
-    for rate in rates_at(sample, ARM, staleness):
-        times = [time for seed in sample if (time := collapse_time(seed[ARM, staleness, rate])) is not None]
-        if len(times) == len(sample):
-            found += [(rate, time) for time in times]
-    return found
+def _times(sample: Sample, staleness: int, rates: Sequence[float]) -> list[tuple[float, float]]:
+    """(eta, T_c) of the runs at this staleness and these rates."""
+    found = [(rate, seed[ARM, staleness, rate].collapse_time) for seed in sample for rate in rates]
+    return [(rate, float(time)) for rate, time in found if time is not None]
 
 
-def time_slope(sample: Sample, staleness: int) -> float:
-    """The exponent of T_c in eta. ValueError where fewer than two rates collapse."""
-    points = _collapsed(sample, staleness)
-    if len({eta for eta, _ in points}) < 2:
+def time_slope(sample: Sample, staleness: int, rates: Sequence[float]) -> float:
+    """The exponent of T_c in eta. ValueError for fewer than two rates."""
+    points = _times(sample, staleness, rates)
+    if len(rates) < 2:
         raise ValueError("fewer than two rates collapse")
     return power_law([eta for eta, _ in points], [time for _, time in points]).slope
 
 
-def product_ratio(sample: Sample) -> float:
-    """Geometric mean of T_c eta at the larger staleness over that at the smaller, at rates where both collapsed."""
-    low, high = (_collapsed(sample, s) for s in STALENESSES)
-    rates = {eta for eta, _ in low} & {eta for eta, _ in high}
+def product_ratio(sample: Sample, rates: Sequence[float]) -> float:
+    """Geometric mean of T_c eta at the larger staleness over that at the smaller. ValueError for no rates."""
     if not rates:
         raise ValueError("no rate collapsed at both stalenesses")
-    logs = [fmean(math.log(eta * t) for eta, t in points if eta in rates) for points in (low, high)]
+    low, high = (_times(sample, s, rates) for s in STALENESSES)
+    logs = [fmean(math.log(eta * time) for eta, time in points) for points in (low, high)]
     return math.exp(logs[1] - logs[0])
 
 
 def cosine_difference(sample: Sample) -> float:
-    """Mean cosine before the collapse of the runs that collapsed less that of the runs that did not."""
+    """Mean cosine before the collapse of the runs that collapsed less that of those at a safe rate."""
     cosines: dict[bool, list[float]] = {True: [], False: []}
     for seed in sample:
         for run in seed.values():
             value = run.cosine()
-            if value is not None:
-                cosines[run.collapse_step is not None].append(value)
+            if value is not None and (run.collapse_time is not None or run.cell.learning_rate in SAFE):
+                cosines[run.collapse_time is not None].append(value)
     if not all(cosines.values()):
         raise ValueError("runs of one kind are missing")
     return fmean(cosines[True]) - fmean(cosines[False])
 
 
+def safe_drift(sample: Sample) -> float:
+    """Median exponent of the drift of the runs at a safe rate. ValueError where none is long enough."""
+    runs = [run for seed in sample for run in seed.values() if run.cell.learning_rate in SAFE]
+    return median([gamma for gamma in map(drift_exponent, runs) if gamma is not None])
+
+
+def _drift_verdict(gamma: Estimate) -> str:
+    if gamma.value is None:
+        return "Drift of the runs at a safe rate: too short for an exponent."
+    return (
+        f"Drift at the safe rate grows as t^{gamma.shown('.2f')}: 1 is ballistic, for which the slope of -1 is derived;"
+        f" with this exponent the same threshold is reached with a slope of {-1 / gamma.value:.1f}."
+    )
+
+
 def _slope_verdict(staleness: int, slope: Estimate) -> str:
     if slope.value is None:
-        return f"S = {staleness}: no slope of collapse time, too few runs collapsed."
+        return f"S = {staleness}: no slope of collapse time, for at fewer than two rates all seeds collapsed."
     word = "as predicted" if abs(slope.value + 1) <= TOLERANCE else "not as predicted"
     return f"S = {staleness}: log T_c on log η has slope {slope.shown('.2f')}, {word} (-1 ± {TOLERANCE})."
 
@@ -168,7 +184,7 @@ def _row(run: Trained) -> dict[str, Any]:
         "eta": run.cell.learning_rate,
         "seed": run.cell.seed,
         "collapse_step": run.collapse_step,
-        "collapse_time": collapse_time(run),
+        "collapse_time": run.collapse_time,
         "by_gradient": judged.by_gradient,
         "by_entropy": judged.by_entropy,
         "cosine": run.cosine(),
@@ -181,7 +197,7 @@ def _rows(seeds: Sample) -> list[list[str]]:
     found = []
     for key in sorted(seeds[0]):
         runs = [seed[key] for seed in seeds]
-        times = [time for time in map(collapse_time, runs) if time is not None]
+        times = [run.collapse_time for run in runs if run.collapse_time is not None]
         cosines = [c for c in (run.cosine() for run in runs) if c is not None]
         exponents = [g for g in map(drift_exponent, runs) if g is not None]
         found.append(
@@ -193,13 +209,13 @@ def _rows(seeds: Sample) -> list[list[str]]:
     return found
 
 
-def _times(runs: Sequence[Trained]) -> Figure:
+def _times_figure(runs: Sequence[Trained]) -> Figure:
     traces = []
     for s, colour in zip(STALENESSES, (BLUE, ORANGE), strict=True):
         points = [
-            (run.cell.learning_rate, time)
+            (run.cell.learning_rate, run.collapse_time)
             for run in runs
-            if run.cell.staleness == s and (time := collapse_time(run)) is not None
+            if run.cell.staleness == s and run.collapse_time is not None
         ]
         traces.append(faint([x for x, _ in points], [y for _, y in points], f"S {s}", colour, "collapsed at %{y}"))
     chart = spec(traces, "η", "T_c", xaxis_type="log", yaxis_type="log", yaxis_tickvals=ROUND) if runs else None

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from offbeat.eventtime.streams import stream_seed
 from offbeat.studies.cell import Cell
-from offbeat.theory.collapse import collapse
+from offbeat.theory.collapse import collapse, onset
 from offbeat.theory.fits import Interval, bootstrap
+from offbeat.theory.refresh import lag_at
 
 T = TypeVar("T")
 Point = tuple[int, float]
@@ -38,6 +39,15 @@ class Trained:
         judged = collapse(values["reward"], values["gradient_norm"], values["entropy"])
         self.collapse = judged
         self.collapse_step = judged.step if judged.step is not None else broke
+        self.collapse_time = self._collapse_time(broke)
+
+    def _collapse_time(self, broke: int | None) -> int | None:
+        """T_c, the version whose samples show the collapse first, at least 1; None where there was none. Rewards of a
+        step are those of a version as old as its lag."""
+        if self.collapse.step is None:
+            return None if broke is None else max(1, broke)
+        began = onset(self.values["reward"], self.collapse.step)
+        return max(1, began - lag_at(began, self.cell.staleness, self.cell.refresh))
 
     @property
     def gain(self) -> float:
@@ -46,7 +56,7 @@ class Trained:
 
     def cosine(self) -> float | None:
         """Mean lag-1 cosine of raw gradients, up to the collapse where there is one."""
-        known = [c for c in self.values["cosine"][: self.collapse_step] if c is not None]
+        known = [c for c in self.values["cosine"][: self.collapse_time] if c is not None]
         return fmean(known) if known else None
 
 

@@ -58,6 +58,15 @@ def is_settled(rewards: Sequence[float], criterion: Criterion = Criterion()) -> 
     return step is not None and step + criterion.patience < len(rewards)
 
 
+def onset(rewards: Sequence[float], step: int, criterion: Criterion = Criterion()) -> int:
+    """The step with which the stretch of rewards below the level began in which the collapse was noticed, at `step`: a
+    mean over a window notices half a window late."""
+    level = criterion.share * max(moving_mean(rewards, criterion.window)[criterion.window - 1 : step + 1])
+    while step > 0 and rewards[step - 1] < level:
+        step -= 1
+    return step
+
+
 def moving_mean(values: Sequence[float], window: int) -> list[float]:
     """The mean of the last `window` values at each place, of fewer at the beginning."""
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(i + 1, window) for i in range(len(values))]

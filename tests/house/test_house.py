@@ -65,6 +65,7 @@ ONLY = {
         "models",
         "rollout",
         "learner",
+        "locks",
         "align",
         "report",
         "backends",

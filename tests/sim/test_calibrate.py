@@ -16,7 +16,7 @@ from offbeat.errors import SettingsError
 from offbeat.settings import Settings, settings_from
 from offbeat.sim.calibrate import _steady, calibrate, correlation, not_negative
 from offbeat.sim.cluster import Cluster
-from offbeat.sim.halves import at_pace, knowing_the_policy, middle, same_work, second_half
+from offbeat.sim.halves import at_pace, interrupted, knowing_the_policy, middle, same_work, second_half
 from offbeat.sim.simulate import simulate
 from tests.report.scheduled_run import write_scheduled_run
 from tests.sim.clusters import cluster
@@ -157,6 +157,25 @@ def test_of_a_machine_that_slowed_down_the_rest_is_predicted_at_its_pace() -> No
     slow = predicted(at_pace(about, 2.0), 30)
     assert 0.4 < slow / predicted(about, 30) < 0.75
     assert at_pace(about, 2.0).training.seconds_at(1, 100, 1.0) == 2 * about.training.seconds_at(1, 100, 1.0)
+
+
+def test_time_that_the_run_stood_still_does_not_count() -> None:
+    """Suspended for a minute in its second half, and taken up again in its first."""
+    _, rows = recorded()
+    half = middle(rows)
+    stood = []
+    for now, event, commands in rows:
+        version = event.version if isinstance(event, e.Trained) else 0
+        stood.append((now + 60 * len(interrupted(stood)), event, commands))
+        if version in (5, half + 4):
+            pause = e.Suspended(60.0) if version > half else e.Opened(1)
+            stood.append((stood[-1][0] + 60, pause, ()))
+    assert interrupted(stood) == {6, half + 5}
+    found = second_half(publishes(stood), half, 32, interrupted(stood))
+    assert found == pytest.approx(measured(rows, half), rel=0.1)
+    assert second_half(publishes(stood), half, 32) < 0.9 * found
+    about = calibrate(stood, SETTINGS, 0.0, "again", half)
+    assert about.training.fixed_seconds == pytest.approx(3.0, rel=0.1)
 
 
 def test_where_nothing_finished_after_the_middle_lengths_stay_those_of_the_first_half() -> None:

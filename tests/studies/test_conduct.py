@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,6 +16,7 @@ import pytest
 
 from offbeat.commands.study import NAMES
 from offbeat.errors import RunDirectoryError, RunFailed
+from offbeat.locks import hold
 from offbeat.studies import study as module
 from offbeat.studies.cell import Cell, Result
 from offbeat.studies.cell_process import main
@@ -37,15 +41,27 @@ class Pair:
         return Findings("A pair", "Two.", {"rewards": rewards}, ["Nothing."], [], [("T", "c", ["a"], [["<b>"]], 0)])
 
 
+@contextmanager
+def held(handle: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
 class Log:
     """What an observer heard."""
 
     def __init__(self) -> None:
         self.kept: list[int] = []
+        self.taken: list[int] = []
         self.done: list[str] = []
         self.steps = 0
 
     def preparing(self, note: str, share: float) -> None: ...
+
+    def took_over(self, directory: Path, cells: int) -> None:
+        self.taken.append(cells)
 
     def begins(self, cells: int, kept: int, steps: int) -> None:
         self.kept.append(kept)
@@ -103,12 +119,51 @@ def test_cells_are_taken_over_from_another_study(tmp_path: Path) -> None:
     other, log = Pair(), Log()
     other.name = "other"
     second = conduct(other, tmp_path / "second", 2, False, log, [tmp_path / "first"], workers=1)
-    assert (log.kept, len(log.done)) == ([1], 1)
+    assert (log.kept, log.taken, len(log.done)) == ([1], [1], 1)
     assert second.findings.values["rewards"][0] == first.findings.values["rewards"][0]
     alone = conduct(other, tmp_path / "second", 2, False, Log())
     assert alone.findings.values == second.findings.values, "what was taken over is its own from then on"
     with pytest.raises(RunDirectoryError, match=r"--reuse .*nowhere: no study there"):
-        conduct(other, tmp_path / "second", 2, False, Log(), [tmp_path / "nowhere"])
+        conduct(other, tmp_path / "third", 2, False, Log(), [tmp_path / "nowhere"])
+    assert not (tmp_path / "third").exists(), "nothing was begun"
+
+
+def test_what_is_taken_over_from_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "study.sqlite").touch()
+    with pytest.raises(RunDirectoryError, match=r"--reuse .*empty"):
+        conduct(Pair(), tmp_path / "s", 1, False, Log(), [tmp_path / "empty"])
+    assert (tmp_path / "empty" / "study.sqlite").stat().st_size == 0
+    unprepared = Store(tmp_path / "unprepared")
+    unprepared.close()
+    conduct(Pair(), tmp_path / "s", 1, False, Log(), [tmp_path / "unprepared"])
+    Store(tmp_path / "unprepared").agree("policy", "its own", "it was stamped with another's policy")
+
+
+@pytest.mark.parametrize("option", ["--out", "--reuse"])
+def test_a_damaged_study_is_one_line(tmp_path: Path, option: str) -> None:
+    conduct(Pair(), tmp_path / "s", 1, False, Log())
+    file = tmp_path / "s" / "study.sqlite"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:4096] + b"x" * (len(whole) - 4096))
+    out, reuse = (tmp_path / "s", []) if option == "--out" else (tmp_path / "new", [tmp_path / "s"])
+    with pytest.raises(RunDirectoryError, match=option):
+        conduct(Pair(), out, 1, False, Log(), reuse)
+
+
+def test_two_at_once_do_not_share_a_directory(tmp_path: Path) -> None:
+    conduct(Pair(), tmp_path / "s", 1, False, Log())
+    with held(hold(tmp_path / "s" / module.LOCK, "the test")), pytest.raises(RunDirectoryError, match="in use"):
+        conduct(Pair(), tmp_path / "s", 1, False, Log())
+    conduct(Pair(), tmp_path / "s", 1, False, Log())
+
+
+def test_seeds_begin_where_they_are_told_to(tmp_path: Path) -> None:
+    log = Log()
+    outcome = conduct(Pair(), tmp_path / "s", 1, False, log, first_seed=3)
+    assert log.done == ["plain S=1 lr=0.001 seed=3"]
+    assert outcome.to_json()["first_seed"] == 3
+    assert outcome.caution == "Not evidence: 1 seed, fewer than 5."
 
 
 def test_a_failing_cell_is_named_and_finished_ones_are_kept(tmp_path: Path) -> None:

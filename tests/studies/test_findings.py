@@ -15,7 +15,7 @@ from offbeat.studies.bias import BiasStudy
 from offbeat.studies.cell import Cell
 from offbeat.studies.collapse import CollapseStudy
 from offbeat.studies.gac import EDGE, GacStudy
-from offbeat.studies.grid import Estimate, Trained
+from offbeat.studies.grid import Estimate, Trained, estimate
 from offbeat.studies.lag_one import PAIRS, LagOneStudy, verdicts
 from offbeat.studies.page import html
 from offbeat.studies.registry import design
@@ -219,7 +219,14 @@ def test_differences_lost_in_scatter_explain_nothing() -> None:
 
 def test_without_a_lead_of_lag_one_nothing_is_explained() -> None:
     (verdict,) = lag_one(sync=0.4, lag_one=0.4, no_clip=0.31, momentum=0.3).verdicts
-    assert "is not better" in verdict
+    assert "cannot be said" in verdict
+    (verdict,) = lag_one(sync=0.4, lag_one=0.3, no_clip=0.31, momentum=0.3).verdicts
+    assert "is worse" in verdict
+
+
+def test_one_seed_has_no_interval_and_decides_nothing() -> None:
+    one = estimate([0.4], lambda sample: sample[0], "x")
+    assert (one.value, one.interval, one.is_positive, one.shown(".1f")) == (0.4, None, False, "0.4 (one seed)")
 
 
 def test_a_collapse_is_dated_by_the_version_that_sampled_it() -> None:

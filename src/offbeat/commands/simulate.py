@@ -154,7 +154,7 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     from offbeat.flow.plan import plan_from
     from offbeat.report.read import read_run
     from offbeat.sim.calibrate import calibrate
-    from offbeat.sim.halves import at_pace, knowing_the_policy, middle, same_work, second_half
+    from offbeat.sim.halves import at_pace, interrupted, knowing_the_policy, middle, same_work, second_half
     from offbeat.sim.replay import replay
     from offbeat.sim.simulate import simulate as run
 
@@ -167,7 +167,8 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
     settings = opened.settings.schedule
     schedule, group, batch = settings.name, settings.group_size, settings.train_batch_size
     twin = replay(rows, plan_from(opened.settings))
-    measured = second_half([now for now, event, _ in rows if isinstance(event, Trained)], half, batch)
+    stood = interrupted(rows)
+    measured = second_half([now for now, event, _ in rows if isinstance(event, Trained)], half, batch, stood)
     pace = same_work(rows, about, group, half)
     known = knowing_the_policy(rows, about, group, half)
     predicted, if_known, if_both = (
@@ -190,6 +191,7 @@ def calibrated(directory: Path, console: Console) -> tuple[Cluster, dict[str, An
         "error_knowing_the_policy": if_known / measured - 1,
         "error_knowing_policy_and_pace": if_both / measured - 1,
         "same_work": pace,
+        "interrupted_iterations": len(stood),
         "twin": {"events": twin.events, "commands": twin.commands, "same": twin.differs is None},
     }
     console.print(

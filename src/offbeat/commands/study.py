@@ -49,12 +49,15 @@ def study(
     from offbeat.studies.study import conduct
 
     console = Console(stderr=True)
-    with _bar(console) as progress:
+    progress = _bar(console)
+    try:
         outcome = conduct(chosen, directory, seeds, smoke, _Watch(progress), reuse or [], workers, first_seed)
+    finally:
+        progress.stop()
     page = write_study(outcome)
     if as_json:
         typer.echo(json.dumps(outcome.to_json() | {"page": str(page)}))
-    for words in outcome.findings.verdicts:
+    for words in filter(None, (outcome.caution, *outcome.findings.verdicts)):
         console.print(words, highlight=False)
     console.print(f"page: {page}", highlight=False)
 
@@ -85,12 +88,17 @@ class _Watch:
         self._due = 0.0
 
     def preparing(self, note: str, share: float) -> None:
+        self._progress.start()
         self._progress.update(self._task, description=note, completed=share)
         self._line()
 
+    def took_over(self, directory: Path, cells: int) -> None:
+        self._progress.console.print(f"{cells} cells taken over from {directory}", style="dim", highlight=False)
+
     def begins(self, cells: int, kept: int, steps: int) -> None:
         self._cells, self._done = cells, kept
-        self._progress.reset(self._task, total=max(1, steps), description=self._words())
+        self._progress.start()
+        self._progress.reset(self._task, total=max(1, steps), completed=int(not steps), description=self._words())
 
     def stepped(self, cell: Cell, done: int, total: int) -> None:
         ahead = done - self._under_way.get(cell.key, 0)

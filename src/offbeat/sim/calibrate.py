@@ -173,9 +173,12 @@ class Batch(NamedTuple):
 
 
 def batches_of(rows: Sequence[Row], group_size: int) -> Iterator[Batch]:
-    asked_at = 0.0
+    """Those that the run did not stand still in."""
+    asked_at: float | None = None
     for now, event, commands in rows:
-        if isinstance(event, e.Trained):
+        if isinstance(event, e.Suspended | e.Opened):
+            asked_at = None
+        if isinstance(event, e.Trained) and asked_at is not None:
             report = event.report
             signal = 1 - report.zero_advantage_groups * group_size / report.trajectories
             yield Batch(event.version, report.tokens + report.prompt_tokens, signal, now - asked_at)

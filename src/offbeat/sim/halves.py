@@ -8,7 +8,7 @@ of which `at_pace` makes a cluster), and the policy may have learned something e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -29,9 +29,23 @@ def middle(rows: Sequence[Row]) -> int:
     return done // 2
 
 
-def second_half(publishes: Sequence[float], until: int, batch: int) -> float:
-    """Trajectories trained on per second from the `until`-th publish to the last, given when each was."""
-    return (len(publishes) - until) * batch / (publishes[-1] - publishes[until - 1])
+def interrupted(rows: Sequence[Row]) -> set[int]:
+    """The versions in whose making the run stood still, or was taken up again."""
+    done, found = 0, set()
+    for _, event, _ in rows:
+        if isinstance(event, e.Suspended) or (isinstance(event, e.Opened) and event.session):
+            found.add(done + 1)
+        done += isinstance(event, e.Trained)
+    return found
+
+
+def second_half(publishes: Sequence[float], until: int, batch: int, but: Collection[int] = ()) -> float:
+    """Trajectories trained on per second from the `until`-th publish to the last, given when each was. `but`: versions
+    that do not count, nor their time. Raises SettingsError where none is left."""
+    made = [version for version in range(until + 1, len(publishes) + 1) if version not in but]
+    if not made:
+        raise SettingsError("--calibrate: the run stood still in every iteration of its second half; give another")
+    return len(made) * batch / sum(publishes[version - 1] - publishes[version - 2] for version in made)
 
 
 def same_work(rows: Sequence[Row], about: Cluster, group_size: int, until: int) -> float:

@@ -157,7 +157,7 @@ def _drift_verdict(gamma: Estimate) -> str:
 
 def _slope_verdict(staleness: int, slope: Estimate) -> str:
     if slope.value is None:
-        return f"S = {staleness}: no slope of collapse time, for at fewer than two rates all seeds collapsed."
+        return f"S = {staleness}: no slope of collapse time; all seeds collapsed at fewer than two rates."
     word = "as predicted" if abs(slope.value + 1) <= TOLERANCE else "not as predicted"
     return f"S = {staleness}: log T_c on log η has slope {slope.shown('.2f')}, {word} (-1 ± {TOLERANCE})."
 

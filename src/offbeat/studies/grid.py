@@ -74,15 +74,18 @@ def seeds_of(results: Sequence[tuple[Cell, dict[str, Any]]]) -> list[dict[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A statistic of all seeds with its 95 % interval over them; both None where it cannot be computed."""
+    """A statistic of all seeds with its 95 % interval over them; both None where it cannot be computed, the interval
+    where there is one seed only."""
 
     value: float | None
     interval: Interval | None
 
     def shown(self, form: str = ".3g") -> str:
         """For people: value [low, high]."""
-        if self.value is None or self.interval is None:
+        if self.value is None:
             return "not on the grid"
+        if self.interval is None:
+            return f"{self.value:{form}} (one seed)"
         return f"{self.value:{form}} [{self.interval.low:{form}}, {self.interval.high:{form}}]"
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +100,8 @@ class Estimate:
 def estimate(units: Sequence[T], statistic: Callable[[Sequence[T]], float], name: str) -> Estimate:
     """Of independent units, nearly always seeds. `name` is the stream the resamples are drawn from."""
     try:
-        return Estimate(statistic(units), bootstrap(units, statistic, stream_seed(0, name)))
+        value = statistic(units)
+        return Estimate(value, bootstrap(units, statistic, stream_seed(0, name)) if len(units) > 1 else None)
     except ValueError:
         return Estimate(None, None)
 

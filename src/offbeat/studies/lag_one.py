@@ -114,8 +114,10 @@ def cosine(sample: Sample, arm: str, rate: float) -> float:
 def verdicts(less: dict[tuple[str, str], Estimate]) -> list[str]:
     """Whether there is a lead, and what explains it, by the declared rule."""
     lead, lost, left = less["lag one", "sync"], less["lag one", "no clip"], less["no clip", "sync"]
+    if lead.interval is None or lead.interval.holds(0.0):
+        return [f"Whether data one publish old is better than fresh data cannot be said: {lead.shown('+.3f')}."]
     if not lead.is_positive:
-        return [f"Data one publish old is not better than fresh data: {lead.shown('+.3f')}."]
+        return [f"Data one publish old is worse than fresh data: {lead.shown('+.3f')}."]
     gained, short = less["momentum", "sync"], less["lag one", "momentum"]
     return [
         f"Data one publish old is better than fresh data, each at its best rate: {lead.shown('+.3f')}.",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offbeat.report.page import document, section, write_page
 from offbeat.report.sections import card, duration, table
-from offbeat.studies.study import FEWEST_SEEDS, Outcome
+from offbeat.studies.study import Outcome
 
 PAGE_NAME = "study.html"
 
@@ -22,11 +22,9 @@ def write_study(outcome: Outcome) -> Path:
 def html(outcome: Outcome) -> str:
     """The whole page as text."""
     found = outcome.findings
-    sizes = f"{outcome.cells} cells, {duration(outcome.core_seconds)} of one core."
-    caution = ""
-    if outcome.smoke or outcome.seeds < FEWEST_SEEDS:
-        why = "a smoke run, far too short" if outcome.smoke else f"{outcome.seeds} seeds, fewer than {FEWEST_SEEDS}"
-        caution = f'<p class="lead"><strong>Not evidence: {escape(why)}.</strong></p>'
+    sizes = f"{outcome.cells} cells, {duration(outcome.core_seconds)} of one core, seeds from {outcome.first_seed} on."
+    why = outcome.caution
+    caution = f'<p class="lead"><strong>{escape(why)}</strong></p>' if why else ""
     verdicts = "".join(f"<li>{escape(words)}</li>" for words in found.verdicts)
     tables = "".join(
         f'<section class="card full"><h3>{escape(title)}</h3><p class="caption">{escape(caption)}</p>'

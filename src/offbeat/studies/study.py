@@ -16,14 +16,16 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from offbeat.errors import SettingsError
+from offbeat.locks import hold
 from offbeat.models import prepare_policy
 from offbeat.report.style import Figure
 from offbeat.studies.cell import Cell, Result
-from offbeat.studies.store import Store
+from offbeat.studies.store import Finished, Store
 from offbeat.studies.workers import WORKERS_LOG, run_cells
 
 Results = Sequence[tuple[Cell, dict[str, Any]]]
 """Each cell of the grid with the values it gave."""
+LOCK = "lock"
 FEWEST_SEEDS = 5
 """Fewer are a look, not evidence; the page and the JSON say so."""
 
@@ -64,14 +66,24 @@ class Outcome:
     smoke: bool
     core_seconds: float
     findings: Findings
+    first_seed: int = 0
+
+    @property
+    def caution(self) -> str | None:
+        """Why this is no evidence; None where it is."""
+        if self.smoke:
+            return "Not evidence: a smoke run, far too short."
+        few = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}, fewer than {FEWEST_SEEDS}"
+        return f"Not evidence: {few}." if self.seeds < FEWEST_SEEDS else None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "study": self.design,
             "cells": self.cells,
             "seeds": self.seeds,
+            "first_seed": self.first_seed,
             "smoke": self.smoke,
-            "evidence": self.seeds >= FEWEST_SEEDS and not self.smoke,
+            "evidence": self.caution is None,
             "core_seconds": self.core_seconds,
             "verdicts": self.findings.verdicts,
             **self.findings.values,
@@ -82,6 +94,8 @@ class Observer(Protocol):
     """Who hears how a study gets on."""
 
     def preparing(self, note: str, share: float) -> None: ...
+
+    def took_over(self, directory: Path, cells: int) -> None: ...
 
     def begins(self, cells: int, kept: int, steps: int) -> None:
         """`cells` in all, `kept` of them from before; the others have `steps` steps."""
@@ -111,14 +125,17 @@ def conduct(
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: needs at least 1; 5 or more are evidence")
     planned = [replace(cell, seed=cell.seed + first_seed) for cell in design.cells(seeds, smoke)]
+    others = [Finished(other) for other in reuse]
     store = Store(directory)
+    lock = None
     try:
+        lock = hold(directory / LOCK, f"--out {directory}")
         store.agree("study", design.name, "it holds another study")
         policy = prepare_policy(planned[0].scale.settings(1e-4, 1), observer.preparing)
         digest = weights_digest(policy)
         store.agree("policy", digest, "its cells began with another start policy")
-        for other in reuse:
-            store.take_over(other, planned, digest)
+        for other in others:
+            observer.took_over(other.directory, store.take_over(other, planned, digest))
         kept = store.results()
         missing = [cell for cell in planned if cell.key not in kept]
         observer.begins(len(planned), len(planned) - len(missing), sum(cell.steps for cell in missing))
@@ -132,9 +149,12 @@ def conduct(
         kept = store.results()
     finally:
         store.close()
+        if lock is not None:
+            os.close(lock)
     results = [(cell, kept[cell.key].values) for cell in planned]
     seconds = sum(kept[cell.key].seconds for cell in planned)
-    return Outcome(design.name, directory, len(planned), seeds, smoke, seconds, design.findings(results, smoke))
+    found = design.findings(results, smoke)
+    return Outcome(design.name, directory, len(planned), seeds, smoke, seconds, found, first_seed)
 
 
 def weights_digest(policy: Path) -> str:

@@ -70,7 +70,7 @@ def pilot(tmp_path: Path) -> Path:
 
 def test_plan_recovers_what_made_the_run(pilot: Path) -> None:
     made, page = answer(pilot, staleness=8, steps=40, out=None, said=nothing)
-    level = math.log(1.2)
+    level = 2.8 * math.log(1.2)
     assert made.estimates.g_upd == pytest.approx(G_UPD, rel=1e-3)
     assert made.estimates.r_batch == pytest.approx(level / SLOPE, rel=0.02)
     assert made.eta_max == pytest.approx(level / SLOPE / (8 * G_UPD), rel=0.02)

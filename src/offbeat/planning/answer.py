@@ -10,7 +10,7 @@ from offbeat.planning.page import html
 from offbeat.planning.pilot import pilot_steps
 from offbeat.report.page import write_page
 from offbeat.report.read import read_run
-from offbeat.theory.pilot import estimate, mismatch_level
+from offbeat.theory.pilot import edge_level, estimate
 from offbeat.theory.planner import Plan, plan
 
 PAGE_NAME = "plan.html"
@@ -25,7 +25,7 @@ def answer(
     """
     run = read_run(directory)
     try:
-        level = mismatch_level(run.settings.learner.objective.ratio_bounds)
+        level = edge_level(run.settings.learner.objective.ratio_bounds)
         found = estimate(pilot_steps(run, said), level, run.settings.run.seed)
     except ValueError as error:
         raise RunDirectoryError(f"run {directory}: cannot be a pilot: {error}") from None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from offbeat.settings import Settings, settings_from
-from offbeat.theory.pilot import mismatch_level
+from offbeat.theory.pilot import edge_level, mismatch_level
 from offbeat.theory.refresh import Refresh
 
 
@@ -100,6 +100,11 @@ class Cell(msgspec.Struct, frozen=True):
     def mismatch_level(self) -> float:
         """The mismatch of behaviour and target at which a typical token meets the objective's bound."""
         return mismatch_level(self.settings.learner.objective.ratio_bounds)
+
+    @property
+    def edge_level(self) -> float:
+        """The mismatch at which the planner takes stale data for unusable."""
+        return edge_level(self.settings.learner.objective.ratio_bounds)
 
     @property
     def name(self) -> str:

@@ -40,7 +40,7 @@ def pilot_steps(run: Trained) -> list[PilotStep]:
 
 def predictions(run: Trained) -> dict[int, float]:
     """eta_max by staleness for runs of the pilot's length. ValueError where the pilot cannot say."""
-    found = estimate_pilot(pilot_steps(run), run.cell.mismatch_level, resamples=20)
+    found = estimate_pilot(pilot_steps(run), run.cell.edge_level, resamples=20)
     return {s: plan(found, s, run.cell.steps).eta_max for s in PLANNED}
 
 

@@ -18,4 +18,4 @@ def test_a_smoke_study_ends_with_one_object_and_a_page_and_goes_on_at_once(tmp_p
         assert found["core_seconds"] > 0
         assert Path(found["page"]).read_text(encoding="utf-8").count("Not evidence: a smoke run") == 1
     assert "S=4" not in done.stderr, "the second time there was nothing left to run"
-    assert {file.name for file in (tmp_path / "s").iterdir()} == {"study.sqlite", "study.html", "workers.log"}
+    assert {file.name for file in (tmp_path / "s").iterdir()} == {"study.sqlite", "study.html", "workers.log", "lock"}

@@ -1,6 +1,6 @@
 """Claims about stability, each measured by one `offbeat study`; a claim stands only where the study's verdicts say so.
 
-    python runs/studies.py --seeds 5 --out out/studies [bias two-constraint collapse gac lag-one]
+    python runs/studies.py --seeds 5 [--first-seed 5] --out out/studies [bias two-constraint collapse gac lag-one]
 
 One after the other, each on all cores; the same --out goes on where it stopped. Prints the verdicts and what a study
 cost in seconds of one core.
@@ -27,12 +27,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(CLAIMS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/studies"))
     given = parser.parse_args()
     for name in given.names:
         print(f"{name}: {CLAIMS[name]}?", flush=True)
-        command = [sys.executable, "-m", "offbeat.cli", "study", name, "--seeds", str(given.seeds), "--json"]
-        done = subprocess.run([*command, "--out", str(given.out / name)], stdout=subprocess.PIPE, text=True)
+        seeds = ["--seeds", str(given.seeds), "--first-seed", str(given.first_seed)]
+        command = [sys.executable, "-m", "offbeat.cli", "study", name, *seeds, "--json", "--out", str(given.out / name)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             sys.exit(done.returncode)
         found = json.loads(done.stdout)

@@ -178,6 +178,23 @@ def test_time_that_the_run_stood_still_does_not_count() -> None:
     assert about.training.fixed_seconds == pytest.approx(3.0, rel=0.1)
 
 
+def test_a_first_half_that_stood_still_nearly_throughout_is_refused() -> None:
+    _, rows = recorded()
+    short = rows[: publish(rows, 8) + 1]
+
+    def stopped(versions: set[int]) -> list:  # type: ignore[type-arg]
+        found = []
+        for now, event, commands in short:
+            if isinstance(event, e.Trained) and event.version in versions:
+                found.append((now, e.Suspended(60.0), ()))
+            found.append((now, event, commands))
+        return found
+
+    calibrate(stopped({2}), SETTINGS, 0.0, "again", 4)
+    with pytest.raises(SettingsError, match="stood still"):
+        calibrate(stopped({2, 3}), SETTINGS, 0.0, "again", 4)
+
+
 def test_where_nothing_finished_after_the_middle_lengths_stay_those_of_the_first_half() -> None:
     _, rows = recorded()
     half = middle(rows)

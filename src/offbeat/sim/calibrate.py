@@ -146,9 +146,11 @@ def _company(here: Sequence[e.Finished], floor: float, slope: float) -> Floats:
 
 def _training(rows: Sequence[Row], group_size: int) -> dict[str, float]:
     """The section `training`: what an iteration costs from the command to the event, and the share of it that falls as
-    a policy learns.
+    a policy learns. Raises SettingsError where the run stood still in nearly all of them.
     """
     found = list(batches_of(rows, group_size))
+    if len(found) < FEWEST // 2 - 1:
+        raise SettingsError("--calibrate: the run stood still in too many iterations of its first half; give another")
     recent = max(FEWEST // 2 - 1, round(TREND * len(found)))  # never the first, which also warms caches up
     iteration, tokens, signal, seconds = np.array(found[-recent:], dtype=float).T
     share, slope = signal_of(iteration, signal)

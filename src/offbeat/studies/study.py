@@ -119,8 +119,8 @@ def conduct(
 
     Its seeds are `first_seed` and those that follow: a study is repeated on others. `reuse`: directories of other
     studies, of which cells that are the same are taken over. `workers`: processes of one thread each, as many as there
-    are cores unless said. Raises SettingsError or RunDirectoryError before anything is
-    written, TaskError where the start policy cannot be made, RunFailed where a cell fails.
+    are cores unless said. Raises SettingsError or RunDirectoryError for wrong input, TaskError where the start policy
+    cannot be made, RunFailed where a cell fails.
     """
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: needs at least 1; 5 or more are evidence")

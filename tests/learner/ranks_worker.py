@@ -24,8 +24,8 @@ from tests.learner.conftest import settings
 
 GAC: dict[str, Any] = {"mode": "cap", "c_low": 0.05, "c_high": 0.9, "max_skips": 1}
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {"micro_batch_tokens": 30},
-    "gac": {"micro_batch_tokens": 30, "align": GAC},
+    "plain": {"micro_batch_tokens": 50},
+    "gac": {"micro_batch_tokens": 50, "align": GAC},
     "one micro-batch": {"micro_batch_tokens": 8192, "updates_per_iteration": 2, "objective": {"name": "decoupled-ppo"}},
 }
 RECOMPUTED = {

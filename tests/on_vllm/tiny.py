@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from offbeat.backends.vllm.engine import VllmEngine
+from tests.scratch import scratch
 
 VOCAB = 41
 EOS = [3, 7]
@@ -34,7 +34,7 @@ def built(family: str, tied: bool, seed: int = 0) -> tuple[PreTrainedModel, Path
             bos_token_id=None, pad_token_id=None, eos_token_id=EOS, initializer_range=0.25,
         )
     ).eval()  # fmt: skip
-    directory = Path(mkdtemp(prefix="offbeat-vllm-"))
+    directory = scratch("vllm")
     model.save_pretrained(directory)
     return model, directory
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from offbeat.records import Adapter
 from offbeat.rollout.adapters import PREFIX, adapted
 from offbeat.rollout.config import read_shape
 from offbeat.rollout.weights import expected_shapes
+from tests.scratch import scratch
 
 VOCAB = 41
 EOS = [3, 7]
@@ -75,7 +75,7 @@ def make_model(family: str, seed: int, **changes: Any) -> PreTrainedModel:
 @cache
 def built(family: str, seed: int = 0) -> tuple[PreTrainedModel, Path]:
     """The model and its directory, made once a test session."""
-    model, directory = make_model(family, seed), Path(mkdtemp(prefix="offbeat-tiny-"))
+    model, directory = make_model(family, seed), scratch("tiny")
     model.save_pretrained(directory)
     return model, directory
 

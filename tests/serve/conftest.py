@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from offbeat.serve.calls import CallEnded, Notice, VersionChanged
 from offbeat.serve.hub import Hub
 from offbeat.serve.options import ServeOptions
 from offbeat.serve.server import endpoint
+from tests.scratch import scratch
 
 TINY = Preset(width=8, hidden=8, layers=1, heads=1, kv_heads=1)
 CONTEXT = 96
@@ -38,7 +38,7 @@ def policy(seed: int = 0) -> Path:
     """
     with _ONE_AT_A_TIME:
         if seed not in _POLICIES:
-            directory = Path(mkdtemp(prefix="offbeat-serve-"))
+            directory = scratch("serve")
             write_policy(build_model(TINY, seed), directory)
             _POLICIES[seed] = directory
         return _POLICIES[seed]

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
 from pathlib import Path
 from shutil import copytree
-from tempfile import mkdtemp
 from typing import Any, cast
 
 import httpx
@@ -29,6 +28,7 @@ from offbeat.serve.gate import Gate
 from offbeat.serve.hub import Hub
 from offbeat.serve.tools import ToolStream, find_calls
 from offbeat.settings import RolloutSettings
+from tests.scratch import scratch
 
 from .conftest import policy
 
@@ -49,7 +49,7 @@ USER: list[Any] = [{"role": "user", "content": "1+2?"}]
 @cache
 def telling() -> Path:
     """The tiny policy with a chat template that tells of tools."""
-    directory = Path(mkdtemp(prefix="offbeat-tools-"))
+    directory = scratch("tools")
     copytree(policy(), directory, dirs_exist_ok=True)
     config = directory / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": TEMPLATE}))

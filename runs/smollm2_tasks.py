@@ -4,7 +4,7 @@ Mean reward and share of exact answers of the untrained model, sampled at temper
 the share of groups of 8 whose rewards differ: only these teach anything. What the learning runs are sized from.
 
     offbeat models get smollm2-135m
-    python runs/smollm2_tasks.py models/smollm2-135m
+    python runs/smollm2_tasks.py models/smollm2-135m [--system "Answer with the number alone."]
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from statistics import fmean
 
 import torch
 
-from offbeat.models.tokens import decode_response, encode_prompt, load_tokenizer
+from offbeat.models.prompts import encoded_prompt
+from offbeat.models.tokens import decode_response, load_tokenizer
 from offbeat.ports import Request
 from offbeat.rollout.engine import Engine
 from offbeat.settings import ReasoningGymTask
@@ -31,6 +32,9 @@ TASKS = {
     "letter_counting": {"min_words": 2, "max_words": 4},
     "gcd": {"min_value": 2, "max_value": 12},
     "count_bits": {"min_n": 1, "max_n": 64},
+    "products": DIGIT,
+    "family_relationships": {},
+    "simple_equations": {"min_terms": 1, "max_terms": 2, "min_value": 1, "max_value": 9},
     "spell_backward": {"min_word_len": 3, "max_word_len": 4},
 }
 GROUP = 8
@@ -41,15 +45,18 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--system", default="", help="system turn before every question")
+    parser.add_argument("--tasks", nargs="*", choices=list(TASKS), default=list(TASKS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = load_tokenizer(options.model)
     engine = Engine(options.model, slots=64, context=256)
     engine.load(0, options.model / "model.safetensors")
-    for name, given in TASKS.items():
-        task = make_task(ReasoningGymTask(name="reasoning-gym", dataset=name, options=given), 0)
-        prompts = [task.prompt(i) for i in range(options.prompts)]
-        ids = [tuple(encode_prompt(tokenizer, prompt.text)) for prompt in prompts]
+    for name in options.tasks:
+        chosen = ReasoningGymTask(name="reasoning-gym", dataset=name, options=TASKS[name], system=options.system)
+        task = make_task(chosen, 0)
+        prompts = [encoded_prompt(tokenizer, task, i) for i in range(options.prompts)]
+        ids = [prompt.token_ids for prompt in prompts]
         for i in range(GROUP * len(prompts)):
             engine.submit(Request(i, 0, ids[i // GROUP], i, options.tokens))
         start, answers = time.perf_counter(), dict[int, tuple[int, ...]]()

@@ -48,6 +48,8 @@ def impossible(
         problems.append(
             "model.path is empty: a preset is warm-started on gold answers, which games and environments lack; give one"
         )
+    if getattr(task, "system", "") and not model.path:
+        problems.append("task.system: presets have no chat template to say it in; give a model.path or leave it out")
     problems += _not_for_episodes(schedule, rollout, task)
     smallest, largest = _length_range(task)
     if smallest > largest:

@@ -60,6 +60,8 @@ class ReasoningGymTask(Section):
     name: Literal["reasoning-gym"] = "reasoning-gym"
     dataset: str
     options: dict[str, Any] = {}
+    system: str = ""
+    """System turn before every prompt, where the model has a chat template."""
     held_out: Positive = 128
     reward_seconds: Seconds = 10.0
 
@@ -74,6 +76,8 @@ class JsonlTask(Section):
     name: Literal["jsonl"] = "jsonl"
     file: str
     reward: str = ""
+    system: str = ""
+    """System turn before every prompt, where the model has a chat template."""
     held_out: Positive = 64
     reward_seconds: Seconds = 10.0
 

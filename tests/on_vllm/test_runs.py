@@ -8,8 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.faults.conftest import Trial, finish, kill
+
+pytest.importorskip("plotly", reason="whole runs need offbeat's own environment: the second half of `make test-vllm`")
 
 
 def events(run: Path, kind: str) -> int:

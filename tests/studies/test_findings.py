@@ -57,6 +57,7 @@ def test_a_bias_linear_in_both_is_found_linear() -> None:
     assert "is linear in learning rate" in said(found, "bias is linear in learning rate")
     assert found.values["exponent_staleness_bias"]["value"] == pytest.approx(1.0, abs=0.05)
     assert found.values["per_staleness_and_eta_bias"]["value"] == pytest.approx(3.0, rel=0.02)
+    assert found.values["clip_share"]["value"] == pytest.approx(1 / 3, abs=0.02), "without the clip it is 2 S eta"
 
 
 def test_a_bias_that_saturates_is_not_found_linear() -> None:

@@ -68,11 +68,20 @@ def _encoded(tokenizer: Tokenizer, name: str, make: Callable[[], Prompt], task: 
 
 
 def _token_ids(tokenizer: Tokenizer, prompt: Prompt, task: Task) -> list[int]:
-    """One user turn, or the turns and tools of the task's own `opening`."""
+    """One user turn, after a system turn where the task has one, or the turns and tools of its own `opening`."""
     opening = getattr(task, "opening", None)
     if opening is None:
-        return encode_prompt(tokenizer, prompt.text)
+        return _one_turn(tokenizer, prompt, getattr(task, "system", ""))
     turns, tools = opening(prompt)
     if tools and not tokenizer.chat_template:
         raise TaskError(f"task {task.name}: the model has no chat template that would tell it of tools; choose another")
     return encode_rendered(tokenizer, rendered(tokenizer, turns, tools))
+
+
+def _one_turn(tokenizer: Tokenizer, prompt: Prompt, system: str) -> list[int]:
+    if not system:
+        return encode_prompt(tokenizer, prompt.text)
+    if not tokenizer.chat_template:
+        raise TaskError(f"task.system = {system!r}: the model has no chat template to say it in; leave it out")
+    turns = [{"role": "system", "content": system}, {"role": "user", "content": prompt.text}]
+    return encode_rendered(tokenizer, rendered(tokenizer, turns))

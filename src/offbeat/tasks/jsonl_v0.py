@@ -48,6 +48,7 @@ class Jsonl:
         rows.sort(key=_rank)
         self._exam, self._rows = rows[: settings.held_out], rows[settings.held_out :]
         self._seed = seed
+        self.system = settings.system
         self._dataset = file.stem
         self._reward = settings.reward
         self._order = lru_cache(EPOCHS_KEPT)(self._make_order)

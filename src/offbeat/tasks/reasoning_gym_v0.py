@@ -40,6 +40,7 @@ class ReasoningGym:
     def __init__(self, settings: ReasoningGymTask, seed: int) -> None:
         self._settings = settings
         self._seed = seed
+        self.system = settings.system
         self._dataset = settings.dataset
         self._options = dict(settings.options)
         self._create = _library(settings.dataset, self._options)

@@ -9,11 +9,13 @@ the ratios made batch by batch. Responses are noise: 128 trajectories of 96 toke
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import sys
 import tempfile
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -48,6 +50,12 @@ def batch(iteration: int, learner: PolicyLearner) -> Batch:
     return Batch(iteration, tuple(groups))
 
 
+def below_the_median(count: int) -> int:
+    """The place in sorted values, and from their end, between which the median lies with 95 % (by signs)."""
+    chances = [math.comb(count, k) / 2**count for k in range(count + 1)]
+    return max(0, sum(total <= 0.025 for total in accumulate(chances)) - 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=6)
@@ -76,10 +84,11 @@ def main() -> None:
     print(f"a step without: {statistics.median(without):.3f} s")
     for name in list(ARMS)[1:]:
         ratios = sorted(a / b for a, b in zip(taken[name][2:], without, strict=True))
-        quarter = len(ratios) // 4
+        quarter, low = len(ratios) // 4, below_the_median(len(ratios))
         print(
             f"{name:14} {100 * (statistics.median(ratios) - 1):+6.2f} %"
-            f"   (quartiles {100 * (ratios[quarter] - 1):+.2f} to {100 * (ratios[-1 - quarter] - 1):+.2f})"
+            f"   (95 % {100 * (ratios[low] - 1):+.2f} to {100 * (ratios[-1 - low] - 1):+.2f},"
+            f" quartiles {100 * (ratios[quarter] - 1):+.2f} to {100 * (ratios[-1 - quarter] - 1):+.2f})"
         )
 
 

@@ -1,8 +1,9 @@
-"""Claim: the instruments of stability slow a learner's step of the default model and batch by less than 3 %.
+"""Claim: measuring drift slows a learner's step of the default model and batch by less than 3 %.
 
 Learners in processes of their own step on the same batch in turn; printed are medians of paired ratios over the first
-arm: with drift, without (`learner.measure_drift = false`), and, where `--before` names the `src` directory of another
-version of offbeat (a worktree of an earlier commit, say), that version's learner.
+arm: without (`learner.measure_drift = false`), with drift (`learner.mismatch_trajectories = 0`), with the log-probs of
+some trajectories computed again under the version that sampled, too (the default); and, where `--before` names the
+`src` directory of another version of offbeat (a worktree of an earlier commit, say), that version's learner.
 
     python runs/instrument_cost.py --steps 30 --before ../earlier/src
 """
@@ -73,8 +74,9 @@ def main() -> None:
     from offbeat.models.presets import PRESETS, build_model, write_policy
 
     arms: dict[str, tuple[dict[str, object], Path | None]] = {
-        "with drift": ({}, None),
-        "without drift": ({"measure_drift": False}, None),
+        "without": ({"measure_drift": False}, None),
+        "drift": ({"mismatch_trajectories": 0}, None),
+        "and mismatch": ({}, None),
     }
     if given.before is not None:
         arms["before"] = ({}, given.before)

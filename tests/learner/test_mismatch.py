@@ -52,6 +52,33 @@ def test_what_the_engine_erred_and_what_the_policy_moved(model_dir: Path, stalen
     assert all(torch.equal(a, b) for a, b in zip(parameters, before, strict=True))
 
 
+def test_trajectories_of_several_versions_with_words_of_others_in_them(model_dir: Path) -> None:
+    """Each under the version that sampled it, and of one with masked tokens only what the policy said."""
+    policy = Policy.load(model_dir)
+    parameters = list(policy.model.parameters())
+    kept: dict[int, list[torch.Tensor]] = {}
+    ages = {0: (6, 7, 8, 9), 1: (9, 3), 2: (5, 8, 4)}
+    samples, own = [], []
+    for age in (2, 1, 0):
+        kept[2 - age] = [parameter.detach().clone() for parameter in parameters]
+        sample = replace(SAMPLE, group_id=age, response_ids=ages[age], staleness=age)
+        logprobs = scores(policy, sample)
+        mask = (True, False, True) if age == 2 else None
+        sample = replace(sample, behaviour_logprobs=tuple(map(float, logprobs + 0.05)), loss_mask=mask)
+        samples.insert(age % 2, sample)
+        own.append((sample, logprobs))
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter += 0.02 * bool(age)
+    lags = [np.array(sample.of_sampled(tuple(abs(scores(policy, sample) - then)))) for sample, then in own]
+    found = measure(policy, parameters, kept.get, samples, 1.0, version=2)
+    assert found is not None
+    assert found.tokens == 2 + 2 + 4
+    assert found.engine_error.mean == pytest.approx(0.05, abs=1e-4)
+    assert found.policy_lag.mean == pytest.approx(np.concatenate(lags).mean(), abs=1e-4)
+    assert found.policy_lag.mean > 0.01
+
+
 def test_quantile_and_share() -> None:
     one = [0.0] * 100
     other = [0.001 * i for i in range(100)]

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import psutil
 import pytest
 
 from offbeat.backends import messages as m
@@ -177,6 +179,42 @@ def test_actor_and_worker_end_together(talk: Talk) -> None:
     _, worker = worker_beside(actor)
     actor.kill()
     worker.wait(10)
+
+
+def libraries_of(worker: psutil.Process) -> list[psutil.Process]:
+    """The actor whose libraries a worker was forked with, if any."""
+    return [parent for parent in worker.parents() if " ".join(parent.cmdline()).startswith("ray::Libraries")]
+
+
+def test_on_another_machine_only_the_first_worker_loads_libraries(
+    cluster: Any, ray_backend: Callable[[Path, Settings], Backend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver believes that this is another machine than its own; what had them loaded ends with it."""
+    from offbeat.backends.ray_host import Sender
+
+    here = Sender.here()
+    monkeypatch.setattr(Sender, "here", lambda: msgspec.structs.replace(here, boot="another"))
+    talk = Talk(tmp_path, ray_backend, cluster)
+    try:
+        talk.open_lane(0, talk.digest)
+        talk.hear(m.WeightsLoaded, LANES[0])
+        [actor] = actors(cluster)
+        _, first = worker_beside(actor)
+        assert not libraries_of(first)
+        deadline = time.monotonic() + 60
+        while here.boot not in talk.backend.machines.places():  # type: ignore[attr-defined]
+            assert time.monotonic() < deadline, "no libraries"
+            time.sleep(0.1)
+        first.kill()
+        talk.hear(Died, LANES[0])
+        talk.open_lane(0, talk.digest)
+        talk.hear(m.WeightsLoaded, LANES[0])
+        [actor] = actors(cluster)
+        _, second = worker_beside(actor)
+        [libraries] = libraries_of(second)
+    finally:
+        talk.backend.close()
+    libraries.wait(10)
 
 
 def test_a_worker_that_was_replaced_is_not_heard(talk: Talk) -> None:

@@ -24,6 +24,7 @@ from offbeat.backends.forking import share_libraries
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.backends.ray_cluster import Cluster
 from offbeat.backends.ray_host import FROM, VERSION_FILES, Heard, Sender, read_files
+from offbeat.backends.ray_libraries import Machines
 from offbeat.backends.weights import version_directory
 
 LEARNER = Name("learner")
@@ -69,7 +70,8 @@ class RayBackend:
         self._directory = run_directory
         self._printed = printed
         self._say = say
-        self._sender = Sender.here(share_libraries())
+        self._sender = Sender.here()
+        self.machines = Machines(self._sender.boot, share_libraries())
         self._actors: dict[Name, Actor] = {}
         self._listening = threading.Lock()
         self._open = True
@@ -91,7 +93,8 @@ class RayBackend:
             return
         self.end(name)
         policy = self._policy_files() if name.kind == "rollout" else None
-        handle = self._cluster.open(name, name.kind, msgspec.msgpack.encode(hello), self._sender, policy)
+        sender = msgspec.structs.replace(self._sender, libraries=self.machines.places())
+        handle = self._cluster.open(name, name.kind, msgspec.msgpack.encode(hello), sender, policy)
         actor = self._actors[name] = Actor(handle, name.kind)
         self._expect(name, actor, actor.handle.hear.remote(), None)
 
@@ -154,6 +157,7 @@ class RayBackend:
         with self._listening:
             self._open = False
         self._local.close()
+        self.machines.close()
         self._cluster.shut_down()
 
     # ------------------------------------------------------------------------------------------------------------
@@ -179,6 +183,8 @@ class RayBackend:
 
     def _heard(self, name: Name, actor: Actor, said: Heard) -> list[tuple[Name, Any]]:
         heard: list[tuple[Name, Any]] = []
+        if said.machine is not None:
+            self.machines.met(*said.machine)
         for index, frame in enumerate(said.frames):
             message = actor.decoder.decode(frame)
             match message:

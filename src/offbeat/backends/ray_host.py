@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -51,19 +50,19 @@ Files: TypeAlias = Mapping[str, NDArray[np.uint8]]
 
 
 class Sender(msgspec.Struct, frozen=True):
-    """The driver: its version; its clocks, for times of workers are told in its run time; what its environment says of
-    libraries that are loaded on its machine."""
+    """The driver: its version; its clocks, for times of workers are told in its run time; by machine, what to add to
+    the environment where libraries are loaded."""
 
     offbeat_version: str
     boot: str
     wall_minus_monotonic: float
-    libraries: dict[str, str]
+    libraries: dict[str, dict[str, str]] = {}
 
     @classmethod
-    def here(cls, libraries: Mapping[str, str] = MappingProxyType({})) -> Sender:
+    def here(cls) -> Sender:
         boot = Path("/proc/sys/kernel/random/boot_id")
         name = boot.read_text().strip() if boot.exists() else socket.gethostname()
-        return cls(offbeat.__version__, name, time.time() - time.monotonic(), dict(libraries))
+        return cls(offbeat.__version__, name, time.time() - time.monotonic())
 
     def origin_on(self, other: Sender, origin: float) -> float:
         """The monotonic clock's value on the machine `other` at what is `origin` on this one's: the same on the same
@@ -74,13 +73,15 @@ class Sender(msgspec.Struct, frozen=True):
 class Heard(msgspec.Struct, frozen=True):
     """What a worker said, and its end: None while it goes on, else how, in words, and what it printed last.
 
-    `parcels[i]` refers to what message i leaves behind: contents of parcels by trajectory and attempt.
+    `parcels[i]` refers to what message i leaves behind: contents of parcels by trajectory and attempt. `machine`, said
+    once by a worker that found no libraries loaded: its machine's boot and Ray's node.
     """
 
     frames: list[bytes]
     parcels: dict[int, Any]
     ended: str | None = None
     printed: str = ""
+    machine: tuple[str, str] | None = None
 
 
 def read_files(directory: Path, names: Sequence[str]) -> Files:
@@ -109,8 +110,7 @@ class Host:
         here = Sender.here()
         if here.offbeat_version != sender.offbeat_version:
             raise RuntimeError(f"this node has offbeat {here.offbeat_version}, the driver {sender.offbeat_version}")
-        if here.boot == sender.boot:
-            os.environ.update(sender.libraries)
+        os.environ.update(sender.libraries.get(here.boot, {}))
         opening = msgspec.msgpack.decode(hello, type=TO[kind])
         assert isinstance(opening, m.RolloutHello | m.LearnerHello)
         origin = sender.origin_on(here, opening.origin)
@@ -130,6 +130,8 @@ class Host:
         environ = os.environ | environment(settings.run.threads) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115
         foreign = interpreters(settings.rollout).get(kind)
+        is_known = foreign is not None or here.boot in sender.libraries
+        self._machine = None if is_known else (here.boot, ray.get_runtime_context().get_node_id())
         with theirs:
             self._worker = launch(kind, theirs.fileno(), self._printed.fileno(), environ, foreign=foreign)
         self._deliver(msgspec.msgpack.encode(opening))
@@ -190,9 +192,9 @@ class Host:
                 parcels[index] = ray.put(self._pick_up(message))
             elif isinstance(message, m.WeightsLoaded):
                 shutil.rmtree(version_directory(self._directory, message.version), ignore_errors=True)
-        if not self._channel.closed:
-            return Heard(frames, parcels)
-        return Heard(frames, parcels, *self._end())
+        machine, self._machine = self._machine, None
+        ended, printed = self._end() if self._channel.closed else (None, "")
+        return Heard(frames, parcels, ended, printed, machine)
 
     # ------------------------------------------------------------------------------------------------------------
 

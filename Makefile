@@ -7,7 +7,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help train test vllm test-vllm check format clean
+.PHONY: help train test vllm vllm-is-there test-vllm check format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ $(VLLM_VENV)/installed: | $(BIN)/python
 	@touch $@
 
 vllm: $(VLLM_VENV)/installed ## make vLLM's own environment, .venv-vllm (3.5 GB)
+
+vllm-is-there: | $(BIN)/python # whether its packages can be had here
+	$(BIN)/pip install --disable-pip-version-check --quiet --dry-run --no-deps --ignore-installed $(VLLM)
 
 test-vllm: $(VENV)/installed-test $(VLLM_VENV)/installed ## run the tests that need vLLM, for real
 	PYTHONPATH=src:. NUMBA_CACHE_DIR=$(VLLM_VENV)/offbeat-kernels $(VLLM_BIN)/python -m pytest -o addopts=-q tests/on_vllm

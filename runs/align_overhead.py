@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--preset", choices=sorted(PRESETS), default="micro")
     chosen = parser.parse_args()
+    if chosen.pairs < 6:
+        parser.error(f"--pairs {chosen.pairs}: at least 6 for an interval of 95 %")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         write_policy(build_model(PRESETS[chosen.preset], seed=0), Path(folder))

@@ -67,6 +67,25 @@ def test_a_bias_that_saturates_is_not_found_linear() -> None:
     assert said(found, "bias without the clip is linear in staleness"), "each kind has its own verdict"
 
 
+@pytest.mark.parametrize(("drowned", "decides"), [(3, True), (4, False)])
+def test_a_quarter_of_the_grid_in_noise_is_too_much(drowned: int, decides: bool) -> None:
+    """Of 16 points; with fewer the rest decides, and the clip's share is told."""
+    study = BiasStudy()
+    rates, stalenesses = (study.cells(1, smoke=False)[0].options[name] for name in ("rates", "stalenesses"))
+    lost = [(s, eta) for eta in rates for s in stalenesses][:drowned]
+
+    def values(cell: Cell, draws: Draws) -> dict[str, Any]:
+        made = bias_values(lambda s, eta: 3.0 * s * eta)(cell, draws)
+        for point in made["points"]:
+            if (point["staleness"], point["eta"]) in lost:
+                point["bias_squared_error"] = 1.0
+        return made
+
+    found = study.findings(results(study, 5, values), smoke=False)
+    assert len([words for words in found.verdicts if "cannot be said" in words]) == (0 if decides else 2)
+    assert (found.values["clip_share"]["value"] is not None) == decides
+
+
 def test_a_bias_lost_in_noise_is_said_to_be() -> None:
     study = BiasStudy()
     lost = results(study, 5, bias_values(lambda s, eta: s * eta, error=1.0))

@@ -12,11 +12,11 @@ import contextlib
 import hashlib
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.backends import fork_server as server
+from offbeat.backends.scratch import scratch
 from offbeat.backends.worker import environment
 
 PRELOADED = (
@@ -83,6 +84,11 @@ class ForkServer:
             self._socket, self._process = _own_server(preloaded)
         else:
             self._socket = shared
+
+    @property
+    def is_own(self) -> bool:
+        """It loaded the libraries for this process alone."""
+        return self._process is not None
 
     def fork(self, module: str, environ: dict[str, str], channel: int, errors: int, kept: tuple[int, ...]) -> Forked:
         """Waits until the libraries are loaded. Raises OSError where this way is closed."""
@@ -147,16 +153,19 @@ def shared_libraries() -> Iterator[dict[str, str]]:
     if sys.platform != "linux" or PLACES in os.environ:
         yield {}
         return
-    with tempfile.TemporaryDirectory(prefix="offbeat-") as places:
+    places = scratch("libraries")
+    try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(str(Path(places) / _kind()))
+            listener.bind(str(places / _kind()))
             listener.listen(64)
             listening = _start(listener, PRELOADED)
         try:
-            yield {PLACES: places}
+            yield {PLACES: str(places)}
         finally:
             listening.kill()
             listening.wait()
+    finally:
+        shutil.rmtree(places, ignore_errors=True)
 
 
 def share_libraries() -> dict[str, str]:

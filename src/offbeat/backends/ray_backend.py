@@ -24,7 +24,7 @@ from offbeat.backends.forking import share_libraries
 from offbeat.backends.local import Died, LocalBackend, Name
 from offbeat.backends.ray_cluster import Cluster
 from offbeat.backends.ray_host import FROM, VERSION_FILES, Heard, Sender, read_files
-from offbeat.backends.ray_libraries import Machines
+from offbeat.backends.ray_libraries import Nodes
 from offbeat.backends.weights import version_directory
 
 LEARNER = Name("learner")
@@ -70,8 +70,8 @@ class RayBackend:
         self._directory = run_directory
         self._printed = printed
         self._say = say
-        self._sender = Sender.here()
-        self.machines = Machines(self._sender.boot, share_libraries())
+        self._sender = msgspec.structs.replace(Sender.here(), libraries=share_libraries())
+        self.nodes = Nodes()
         self._actors: dict[Name, Actor] = {}
         self._listening = threading.Lock()
         self._open = True
@@ -93,7 +93,7 @@ class RayBackend:
             return
         self.end(name)
         policy = self._policy_files() if name.kind == "rollout" else None
-        sender = msgspec.structs.replace(self._sender, libraries=self.machines.places())
+        sender = msgspec.structs.replace(self._sender, on_nodes=self.nodes.places())
         handle = self._cluster.open(name, name.kind, msgspec.msgpack.encode(hello), sender, policy)
         actor = self._actors[name] = Actor(handle, name.kind)
         self._expect(name, actor, actor.handle.hear.remote(), None)
@@ -157,7 +157,7 @@ class RayBackend:
         with self._listening:
             self._open = False
         self._local.close()
-        self.machines.close()
+        self.nodes.close()
         self._cluster.shut_down()
 
     # ------------------------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ class RayBackend:
 
     def _heard(self, name: Name, actor: Actor, said: Heard) -> list[tuple[Name, Any]]:
         heard: list[tuple[Name, Any]] = []
-        if said.machine is not None:
-            self.machines.met(*said.machine)
+        if said.own_libraries is not None:
+            self.nodes.loaded_its_own(*said.own_libraries)
         for index, frame in enumerate(said.frames):
             message = actor.decoder.decode(frame)
             match message:

@@ -27,8 +27,10 @@ from numpy.typing import NDArray
 import offbeat
 from offbeat.backends import messages as m
 from offbeat.backends.channel import Channel
+from offbeat.backends.forking import PLACES, fork_server
 from offbeat.backends.local import DEATH_SECONDS, MODULES, end_group, how_it_ended, launch
 from offbeat.backends.parcels import parcel_file
+from offbeat.backends.scratch import scratch
 from offbeat.backends.vllm.interpreter import interpreters
 from offbeat.backends.weights import version_directory
 from offbeat.backends.worker import environment
@@ -39,7 +41,6 @@ GATHER_SECONDS = 0.05
 """Between two answers of a worker that says of responses alone that they are done: a call for each would cost more."""
 TO = {"rollout": m.ToRollout, "learner": m.ToLearner}
 FROM = {kind: MODULES[kind][1] for kind in TO}
-SCRATCH = "offbeat-lane-"
 LAST_WORDS = 1 << 14
 """Bytes of what a worker printed that are told when it has ended."""
 VERSION_FILES = "manifest.json", "model.safetensors"
@@ -50,13 +51,14 @@ Files: TypeAlias = Mapping[str, NDArray[np.uint8]]
 
 
 class Sender(msgspec.Struct, frozen=True):
-    """The driver: its version; its clocks, for times of workers are told in its run time; by machine, what to add to
-    the environment where libraries are loaded."""
+    """The driver: its version; its clocks, for times of workers are told in its run time; what to add to an environment
+    where libraries are loaded: on its own machine, and on other nodes of Ray's."""
 
     offbeat_version: str
     boot: str
     wall_minus_monotonic: float
-    libraries: dict[str, dict[str, str]] = {}
+    libraries: dict[str, str] = {}
+    on_nodes: dict[str, dict[str, str]] = {}
 
     @classmethod
     def here(cls) -> Sender:
@@ -73,15 +75,15 @@ class Sender(msgspec.Struct, frozen=True):
 class Heard(msgspec.Struct, frozen=True):
     """What a worker said, and its end: None while it goes on, else how, in words, and what it printed last.
 
-    `parcels[i]` refers to what message i leaves behind: contents of parcels by trajectory and attempt. `machine`, said
-    once by a worker that found no libraries loaded: its machine's boot and Ray's node.
+    `parcels[i]` refers to what message i leaves behind: contents of parcels by trajectory and attempt. `own_libraries`,
+    said once for a worker that found none loaded: Ray's node, and whether it was told of some there.
     """
 
     frames: list[bytes]
     parcels: dict[int, Any]
     ended: str | None = None
     printed: str = ""
-    machine: tuple[str, str] | None = None
+    own_libraries: tuple[str, bool] | None = None
 
 
 def read_files(directory: Path, names: Sequence[str]) -> Files:
@@ -110,14 +112,16 @@ class Host:
         here = Sender.here()
         if here.offbeat_version != sender.offbeat_version:
             raise RuntimeError(f"this node has offbeat {here.offbeat_version}, the driver {sender.offbeat_version}")
-        os.environ.update(sender.libraries.get(here.boot, {}))
+        node = ray.get_runtime_context().get_node_id()
+        os.environ.pop(PLACES, None)  # what this node's Ray was started with may end before this run
+        os.environ.update(sender.on_nodes.get(node, sender.libraries if here.boot == sender.boot else {}))
         opening = msgspec.msgpack.decode(hello, type=TO[kind])
         assert isinstance(opening, m.RolloutHello | m.LearnerHello)
         origin = sender.origin_on(here, opening.origin)
         self._directory = Path(opening.run_directory)
         if isinstance(opening, m.RolloutHello):
             assert policy is not None
-            self._directory = _scratch()
+            self._directory = scratch("lane")
             (self._directory / "versions").mkdir()
             place_files(self._directory / "policy", policy)
         elif not self._directory.is_dir():
@@ -130,10 +134,10 @@ class Host:
         environ = os.environ | environment(settings.run.threads) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115
         foreign = interpreters(settings.rollout).get(kind)
-        is_known = foreign is not None or here.boot in sender.libraries
-        self._machine = None if is_known else (here.boot, ray.get_runtime_context().get_node_id())
         with theirs:
             self._worker = launch(kind, theirs.fileno(), self._printed.fileno(), environ, foreign=foreign)
+        server = None if foreign else fork_server()
+        self._own_libraries = (node, node in sender.on_nodes) if server and server.is_own else None
         self._deliver(msgspec.msgpack.encode(opening))
 
     # -- called by the driver ----------------------------------------------------------------------------------
@@ -192,9 +196,9 @@ class Host:
                 parcels[index] = ray.put(self._pick_up(message))
             elif isinstance(message, m.WeightsLoaded):
                 shutil.rmtree(version_directory(self._directory, message.version), ignore_errors=True)
-        machine, self._machine = self._machine, None
+        own_libraries, self._own_libraries = self._own_libraries, None
         ended, printed = self._end() if self._channel.closed else (None, "")
-        return Heard(frames, parcels, ended, printed, machine)
+        return Heard(frames, parcels, ended, printed, own_libraries)
 
     # ------------------------------------------------------------------------------------------------------------
 
@@ -220,16 +224,3 @@ class Host:
             while self._channel.wants_to_write:
                 select.select([], [self._channel], [], 1.0)
                 self._channel.flush()
-
-
-def _scratch() -> Path:
-    """A new directory for a lane in TMPDIR, named after machine and process; what killed ones left here goes now.
-
-    Ray gives every actor a process of its own.
-    """
-    parent, mine = Path(tempfile.gettempdir()), f"{SCRATCH}{socket.gethostname()}-"
-    for left in parent.glob(f"{mine}*"):
-        pid = left.name.removeprefix(mine).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-"))

@@ -27,7 +27,7 @@ KINDS = {"bias": "", "unclipped": " without the clip"}
 COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, OCHRE)
 LINEAR = 0.95
 MOST_DROWNED = 0.25
-"""Share of the grid at which the bias may be below its noise; beyond it nothing is concluded."""
+"""Share of the grid below its noise from which on nothing is concluded."""
 Squares = dict[Point, tuple[float, float]]
 """Squared bias and its standard error, by (S, eta)."""
 
@@ -66,11 +66,11 @@ class BiasStudy:
         share = _clip_share(seeds, unclipped)
         values["clip_share"] = share.to_json()
         if share.value is not None:
-            verdicts.append(f"Without the clip the bias is smaller by {share.shown('.0%')} (median over the grid).")
+            verdicts.append(f"Without the clip the bias is smaller by {share.shown('.0%')}, the median over the grid.")
         beside = fmean(values["beside_gold"] for _, values in results)
         title = "The surrogate gradient's bias from stale rollouts"
         lead = (
-            f"{len(seeds)} seeds. From a policy phi reached on-policy, each cell makes up to {stalenesses[-1]} updates"
+            f"Seeds: {len(seeds)}. From a policy phi reached on-policy, each cell makes up to {stalenesses[-1]} updates"
             " on data of phi, at each rate, and takes how far the expected gradient on phi's data is from that on fresh"
             " data. S in publishes, one optimizer update each. Of rewarded responses"
             f" {beside:.2%} were not the gold one (the closed form takes them for wrong)."
@@ -105,8 +105,7 @@ def _judged(seeds: Sequence[Squares], words: str) -> tuple[dict[str, Any], list[
     }
     found = {name: estimate(seeds, statistic, name) for name, statistic in wanted.items()}
     found["per_staleness_and_eta"] = estimate(seeds, _gain, "gain")
-    points = [(s, eta) for s in stalenesses for eta in rates]
-    drowned = sum(_norm(seeds, point) < _noise(seeds, point) for point in points) / len(points)
+    points, drowned = [(s, eta) for s in stalenesses for eta in rates], _drowned(seeds)
     values: dict[str, Any] = {name: pair.to_json() for name, pair in found.items()}
     values["points"] = [
         {"staleness": s, "eta": eta, "norm": _norm(seeds, (s, eta)), "noise": _noise(seeds, (s, eta))}
@@ -119,13 +118,18 @@ def _judged(seeds: Sequence[Squares], words: str) -> tuple[dict[str, Any], list[
 
 
 def _clip_share(seeds: Sequence[Squares], unclipped: Sequence[Squares]) -> Estimate:
-    """How much of the bias is the clip's: 1 less bias without it over bias, the median over what is above noise."""
-    clear = [point for point in seeds[0] if _norm(seeds, point) > _noise(seeds, point)]
+    """How much of the bias is the clip's: 1 less bias without it over bias, the median over the grid. Unknown where
+    nothing is concluded of the one or the other."""
 
     def share(pairs: Sequence[tuple[Squares, Squares]]) -> float:
         clipped, without = ([pair[k] for pair in pairs] for k in range(2))
-        ratios = [_norm(without, point) / norm for point in clear if (norm := _norm(clipped, point))]
-        return 1 - median(ratios)
+        norms = [(_norm(without, point), _norm(clipped, point)) for point in seeds[0]]
+        if any(whole == 0 for _, whole in norms):
+            raise ValueError("a bias is lost in its noise")
+        return 1 - median([rest / whole for rest, whole in norms])
+
+    if max(map(_drowned, (seeds, unclipped))) >= MOST_DROWNED:
+        return Estimate(None, None)
 
     return estimate(list(zip(seeds, unclipped, strict=True)), share, "clip_share")
 
@@ -150,6 +154,11 @@ def _noise(sample: Sequence[Squares], point: Point) -> float:
     return math.sqrt(2 * math.sqrt(sum(seed[point][1] ** 2 for seed in sample)) / len(sample))
 
 
+def _drowned(sample: Sequence[Squares]) -> float:
+    """Share of the grid at which the bias is below its noise."""
+    return fmean(_norm(sample, point) < _noise(sample, point) for point in sample[0])
+
+
 def _lines(
     sample: Sequence[Squares], stalenesses: Sequence[int], rates: Sequence[float], by_staleness: bool, fit: Any
 ) -> list[Line]:
@@ -168,7 +177,7 @@ def _gain(sample: Sequence[Squares]) -> float:
 
 def _verdict(words: str, of: str, r_squared: Estimate, exponent: Estimate, drowned: float) -> str:
     value = r_squared.value
-    if value is None or drowned > MOST_DROWNED:
+    if value is None or drowned >= MOST_DROWNED:
         return (
             f"Whether the bias{words} is linear in {of} cannot be said: it is below its noise at {drowned:.0%} of the"
             " grid; more seeds."
@@ -215,6 +224,11 @@ def _without(seeds: Sequence[Squares], stalenesses: Sequence[int], rates: Sequen
     return Figure("bias-unclipped", "Bias without the clip over S·η", caption, spec(traces, "S·η", "‖bias‖"), "full")
 
 
+def _shown(sample: Sequence[Squares], point: Point) -> float | None:
+    norm = _norm(sample, point)
+    return norm if norm > _noise(sample, point) else None
+
+
 def _over_distance(seeds: Sequence[Squares], unclipped: Sequence[Squares], results: Results) -> Figure:
     """Both kinds against how far the policy has gone, whatever the steps that led there."""
     distances: dict[Point, list[float]] = {}
@@ -224,10 +238,10 @@ def _over_distance(seeds: Sequence[Squares], unclipped: Sequence[Squares], resul
     points = sorted(distances, key=lambda point: fmean(distances[point]))
     x = [fmean(distances[point]) for point in points]
     traces = [
-        line(x, [_norm(kind, point) for point in points], name, colour, "%{y:.3g}", mode="markers")
+        line(x, [_shown(kind, point) for point in points], name, colour, "%{y:.3g}", mode="markers")
         for kind, name, colour in ((seeds, "as trained", BLUE), (unclipped, "without the clip", ORANGE))
     ]
-    caption = "Means over seeds, both axes logarithmic: on a line of slope 1 the bias is what the distance makes it."
+    caption = "Where it is above its noise; both axes logarithmic: on a line of slope 1 bias goes with distance."
     chart = spec(traces, "‖θ − φ‖", "‖bias‖", xaxis_type="log", yaxis_type="log", yaxis_rangemode="normal")
     return Figure("bias-distance", "Bias over distance", caption, chart, "full")
 

@@ -75,7 +75,7 @@ class CollapseStudy:
         values["drift_exponent_safe"] = gamma.to_json()
         verdicts.append(_drift_verdict(gamma))
         fell = sum(run.collapse_step is not None for run in runs)
-        lead = f"{len(seeds)} seeds, fixed lag; {fell} of {len(runs)} runs collapsed by the declared criterion."
+        lead = f"Seeds: {len(seeds)}, fixed lag; {fell} of {len(runs)} runs collapsed by the declared criterion."
         head = ["S", "η", "collapsed", "T_c (median)", "T_c·η (median)", "cosine", "drift exponent"]
         table = ("Runs", "Medians over seeds; cosine of consecutive raw gradients and drift up to the collapse.", head,
                  _rows(seeds), 7)  # fmt: skip

@@ -94,7 +94,7 @@ class GacStudy:
             *explanations(versus, best),
         ]
         lead = (
-            f"{len(seeds)} seeds at S = {STALENESS} publishes (one optimizer update each), fixed lag, judged at the"
+            f"Seeds: {len(seeds)}; S = {STALENESS} publishes (one optimizer update each), fixed lag, judged at the"
             f" edge η = {edge:g}. Final: expected exact match on held-out prompts at the end, IQM over seeds."
         )
         rows = [

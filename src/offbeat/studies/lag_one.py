@@ -80,7 +80,7 @@ class LagOneStudy:
         table = ("Arms", "IQM over seeds at each arm's best rate, 95 % intervals; differences paired by seed.",
                  head, rows, 3)  # fmt: skip
         lead = (
-            f"{len(seeds)} seeds, fixed lag of one publish (one optimizer update) against fresh data. Final: expected"
+            f"Seeds: {len(seeds)}, fixed lag of one publish (one optimizer update) against fresh data. Final: expected"
             " exact match on held-out prompts at the end; each arm at the best of its learning rates."
         )
         figures = [_curves(seeds), _cosines(seeds)]

@@ -101,7 +101,7 @@ class TwoConstraintStudy:
             values[f"planner_{key}"], verdict = check(seeds, ARM, edge, name)
             verdicts.append(verdict)
         lead = (
-            f"{len(seeds)} seeds, fixed lag: every batch is exactly S publishes (one optimizer update each) old, S = 0"
+            f"Seeds: {len(seeds)}, fixed lag: every batch is exactly S publishes (one optimizer update each) old, S = 0"
             " is the sync control. Edge: the largest learning rate a run survives: by the declared collapse criterion,"
             " by half of sync's best gain on held-out prompts, and where nothing is gained any more."
         )

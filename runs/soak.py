@@ -14,6 +14,7 @@ import argparse
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,8 @@ import psutil
 
 BAR = 0.02
 EVERY = 2.0
+COMING_UP_SECONDS = 120.0
+WATCHED = {"main", "rollout", "learner", "scorer", "fork_server"}
 RUN = ("learner.iterations=1000000", "learner.learning_rate=0.00001", "run.evaluate_every=200", "rollout.slots=32",
        "schedule.train_batch_size=64", "model.warm_start_target=0", "model.warm_start_max_steps=1")  # fmt: skip
 
@@ -73,12 +76,15 @@ def real(minutes: float, out: Path) -> dict[str, object]:
         if not (out / "run.sqlite").exists():
             continue
         until = until or time.monotonic() + 60 * minutes
-        seen = {kind: part for kind, part in map(_measure, _family(process.pid)) if kind}
-        if {"main", "rollout", "learner", "scorer"} <= seen.keys():
+        seen = family(process.pid)
+        if seen.keys() >= WATCHED:
             memory.append(sum(size for size, _ in seen.values()))
             descriptors.append(sum(count for _, count in seen.values()))
             for kind, (size, _) in seen.items():
                 by_kind.setdefault(kind, []).append(size)
+        elif not memory and time.monotonic() > until - 60 * minutes + COMING_UP_SECONDS:
+            process.kill()
+            raise SystemExit(f"of {sorted(WATCHED)} only {sorted(seen)} are there after {COMING_UP_SECONDS:g} s")
     process.send_signal(signal.SIGINT)
     process.wait()
     told = subprocess.run(
@@ -96,20 +102,19 @@ def real(minutes: float, out: Path) -> dict[str, object]:
     )
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def family(pid: int) -> dict[str, tuple[float, int]]:
+    """Proportional set size in bytes and open descriptors of a main process and all that descend from it, by kind:
+    `main`, `rollout`, `learner`, ..., the fork server that workers descend from, `other`."""
+    found: dict[str, tuple[float, int]] = {}
     with suppress(psutil.Error):
         main = psutil.Process(pid)
-        return [main, *main.children()]
-    return []
-
-
-def _measure(process: psutil.Process) -> tuple[str, tuple[float, int]]:
-    """(kind, (proportional set size in bytes, open descriptors)); no kind where it is gone."""
-    with suppress(psutil.Error):
-        line = process.cmdline()
-        kinds = [part.split(".")[-1].removesuffix("_process") for part in line if part.endswith("_process")]
-        return kinds[0] if kinds else "main", (process.memory_full_info().pss, process.num_fds())
-    return "", (0.0, 0)
+        for process in (main, *main.children(recursive=True)):
+            with suppress(psutil.Error):  # it is gone
+                named = re.search(r"offbeat\.backends\.(\w+?)(?:_process)?\b", " ".join(process.cmdline()))
+                kind = "main" if process.pid == pid else named[1] if named else "other"
+                size, count = found.get(kind, (0.0, 0))
+                found[kind] = size + process.memory_full_info().pss, count + process.num_fds()
+    return found
 
 
 # -- a simulated day -------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from offbeat.backends.forking import shared_libraries
 from tests.clusters import cluster
 
 __all__ = ["cluster"]
+# As many test workers as cores: threads that wait for each other by spinning would take their time from them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-"""As many test workers as cores: threads that wait for each other by spinning would take their time from them."""
 
 
 @pytest.fixture(scope="session", autouse=True)

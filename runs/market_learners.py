@@ -25,14 +25,16 @@ from offbeat.market.learners.runfile import begin, read_market_run, write_whole
 from offbeat.market.learners.settings import load_study
 
 COMMON, LATE = "market.clock=common", "market.latencies=[0.0, 1.0]"
-ENDS = "market.rates=[1.0, 5.0]"
+RATES = "market.rates=[0.5, 1.0, 2.0, 5.0]"
 CALVANO_BOX, NARROW_BOX = "market.box=0.1", "market.box=[1.0, 2.0]"
 BASE = ["learner.hidden=[32, 32]", "learner.batch=32", "learner.every=4", "learner.tau=0.02"]
 STEPS = ["learner.actor_rate=0.0003", "learner.critic_rate=0.002"]
 """What every study has but where a variant says otherwise: two to four inputs need no larger networks, and an update
 every fourth round with longer steps learns in a quarter of the time.
 """
-GRID = ["market.rates=[0.5, 1.0, 2.0, 5.0]", "market.latencies=[0.0, 0.5, 1.0, 2.0]", "run.parts=2"]
+GRID = [RATES, "market.latencies=[0.0, 0.5, 1.0, 2.0]", "run.parts=2"]
+ADVANTAGE_RATE, TD3 = "learner.critic=advantage-rate", "learner.algorithm=td3"
+NO_TARGETS, PATIENT = "learner.tau=1.0", ["learner.discount=event", "learner.gamma=0.99"]
 LARGE_STEPS = ["learner.critic_rate=0.02", "learner.actor_rate=0.003"]
 
 STUDIES: dict[str, dict[str, list[str]]] = {
@@ -45,14 +47,18 @@ STUDIES: dict[str, dict[str, list[str]]] = {
         "asynchronous, by latency": ["market.latencies=[0.0, 0.5, 1.0, 2.0, 5.0]"],
     },
     "divergence": {
-        "ddpg": [ENDS],
-        "ddpg, fixed gamma .95": [ENDS, "learner.discount=event"],
-        "ddpg, fixed gamma .99": [ENDS, "learner.discount=event", "learner.gamma=0.99"],
-        "ddpg, large steps": [ENDS, *LARGE_STEPS],
-        "ddpg, large steps, fixed gamma .95": [ENDS, *LARGE_STEPS, "learner.discount=event"],
-        "ddpg, large steps, advantage rate": [ENDS, *LARGE_STEPS, "learner.critic=advantage-rate"],
-        "ddpg, large steps, gradient alignment": [ENDS, *LARGE_STEPS, "align.mode=cap", "align.c_high=0.5"],
-        "td3, large steps": [ENDS, *LARGE_STEPS, "learner.algorithm=td3"],
+        "ddpg": [RATES],
+        "ddpg, fixed gamma .95": [RATES, "learner.discount=event"],
+        "ddpg, fixed gamma .99": [RATES, *PATIENT],
+        "ddpg, large steps": [RATES, *LARGE_STEPS],
+        "ddpg, large steps, fixed gamma .95": [RATES, *LARGE_STEPS, "learner.discount=event"],
+        "ddpg, large steps, advantage rate": [RATES, *LARGE_STEPS, ADVANTAGE_RATE],
+        "ddpg, large steps, gradient alignment": [RATES, *LARGE_STEPS, "align.mode=cap", "align.c_high=0.5"],
+        "td3, large steps": [RATES, *LARGE_STEPS, TD3],
+        "ddpg, large steps, no target networks": [RATES, *LARGE_STEPS, NO_TARGETS],
+        "ddpg, large steps, no targets, gamma .99": [RATES, *LARGE_STEPS, NO_TARGETS, *PATIENT],
+        "td3, large steps, no targets, gamma .99": [RATES, *LARGE_STEPS, NO_TARGETS, *PATIENT, TD3],
+        "ddpg, large steps, no targets, adv. rate": [RATES, *LARGE_STEPS, NO_TARGETS, ADVANTAGE_RATE],
     },
     "sensitivity": {
         "box [nash - .1 D, cartel + .1 D]": [LATE, CALVANO_BOX],
@@ -104,7 +110,8 @@ def play(directory: Path, overrides: list[str], cores: int | None = None) -> dic
 def table(name: str, results: dict[str, dict]) -> str:
     """One line a cell: gain with its interval, with and without the diverged, beside the null values of its box."""
     lines = [
-        f"{name}: noise-free profit gain, mean [95 % over seeds] (SD); without the diverged; diverged; midpoint, random"
+        f"{name}: noise-free profit gain, mean [95 % over seeds] (SD); without the diverged; diverged; "
+        f"largest |Q| over its bound; midpoint, random"
     ]
     for variant, found in results.items():
         for cell in found["cells"]:
@@ -112,8 +119,8 @@ def table(name: str, results: dict[str, dict]) -> str:
             nulls = found["null_gains"]
             lines.append(
                 f"{variant:45} rate {cell['rate']:<4g} latency {cell['latency']:<4g} {_told(every)}; {_told(kept)}; "
-                f"{cell['diverged']}/{every['count']}; {nulls['midpoint']:.2f}, {nulls['random']:.2f}; "
-                f"{cell.get('verdict')}"
+                f"{cell['diverged']}/{every['count']}; {_told(cell['critic_peak'])}; "
+                f"{nulls['midpoint']:.2f}, {nulls['random']:.2f}; {cell.get('verdict')}"
             )
     return "\n".join(lines)
 

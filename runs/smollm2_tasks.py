@@ -36,6 +36,9 @@ TASKS = {
     "family_relationships": {},
     "simple_equations": {"min_terms": 1, "max_terms": 2, "min_value": 1, "max_value": 9},
     "spell_backward": {"min_word_len": 3, "max_word_len": 4},
+    "needle_haystack": {"min_num_statements": 2, "max_num_statements": 3},
+    "word_sorting": {"min_words": 2, "max_words": 3},
+    "word_sequence_reversal": {"min_words": 2, "max_words": 3},
 }
 GROUP = 8
 

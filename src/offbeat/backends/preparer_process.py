@@ -27,6 +27,7 @@ def main(link: Link) -> None:
     from offbeat.backends.alignment import attach_alignment
     from offbeat.learner.checkpoint import save_base
     from offbeat.learner.lora import check_peft
+    from offbeat.learner.matmul import check_matmul_precision
     from offbeat.learner.policy import Policy
     from offbeat.learner.step import PolicyLearner
     from offbeat.models import prepare_policy
@@ -35,6 +36,7 @@ def main(link: Link) -> None:
 
     if settings.learner.lora is not None:
         check_peft()
+    check_matmul_precision(settings.learner.matmul_precision)
     run_directory = Path(hello.directory)
     source = prepare_policy(settings, lambda note, share: link.send(Preparing(note, share)))
     policy = run_directory / "policy"

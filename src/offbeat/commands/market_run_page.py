@@ -82,6 +82,7 @@ def _cells(cells: list[Cell]) -> str:
         "on-policy",
         "price index",
         "Markov-perfect",
+        "|Q| / bound",
         "diverged",
         "D",
         "verdict",
@@ -94,6 +95,7 @@ def _cells(cells: list[Cell]) -> str:
             str(cell.noisy.everyone),
             str(cell.index),
             "not defined" if cell.repriced is None else f"{cell.repriced:.3f}",
+            "no bound" if not cell.peak.count else str(cell.peak),
             str(cell.quiet.diverged),
             f"{cell.discount:.3f}",
             "not tested" if cell.verdict is None else cell.verdict.word,
@@ -104,9 +106,10 @@ def _cells(cells: list[Cell]) -> str:
     words = (
         "Profit gain: mean and 95 % interval over seeds, last tenth of the windows. Markov-perfect: the gain "
         "of an equilibrium in which two firms that reprice one at a time answer present prices alone, without latency. "
+        "|Q| / bound: the critic's largest value over what a true one can be. "
         "D: discount at a rival's first reaction; the word is what the forced deviation supports."
     )
-    return f'<section class="card full"><p class="caption">{escape(words)}</p>{table(head, rows, numbers=7)}</section>'
+    return f'<section class="card full"><p class="caption">{escape(words)}</p>{table(head, rows, numbers=8)}</section>'
 
 
 def _training(run: MarketRun, cells: list[Cell], chosen: list[int]) -> Figure:

@@ -25,6 +25,7 @@ from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
 from offbeat.learner.layout import MicroBatch
 from offbeat.learner.logprobs import plain_logprobs, target_logprobs
 from offbeat.learner.lora import trained
+from offbeat.learner.matmul import matmul_precision
 from offbeat.learner.mismatch import measure, spread
 from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
@@ -165,13 +166,14 @@ class PolicyLearner:
             )
         samples = self._samples(batch)
         lags = self._drifts_to_behaviour(samples)
-        mismatch = self._mismatch([sample for part in samples for sample in part])
-        if self._settings.objective.USES_PROXIMAL and len(samples) > 1:
-            samples = [self._with_proximal(part) for part in samples]
         learning_rate = self._set_learning_rate(rate)
         if self._control and self._settings.autopilot:
             self._control.strengthen(projection)
-        updates = [self._update(part) for part in samples]
+        with matmul_precision(self._settings.matmul_precision):
+            mismatch = self._mismatch([sample for part in samples for sample in part])
+            if self._settings.objective.USES_PROXIMAL and len(samples) > 1:
+                samples = [self._with_proximal(part) for part in samples]
+            updates = [self._update(part) for part in samples]
         self.version += 1
         drift = self._drift(lags, updates, learning_rate)
         return report(

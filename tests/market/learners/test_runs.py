@@ -57,6 +57,9 @@ def test_a_finished_sweep_is_whole(finished: Path) -> None:
     calendar = run.trace["time"].sum(axis=0)
     assert calendar[:4].min() > 2 * calendar[4:].max()  # as many events take longer where the rate is lower
     assert not run.diverged.any()
+    peaks = run.trace["critic_max"].max(axis=(0, 1))
+    assert run.critic_peaks == pytest.approx(peaks / np.array(run.bounds)[run.cell])
+    assert ((run.critic_peaks > 0) & (run.critic_peaks < 1.1)).all()
     assert {path.name for path in finished.iterdir()} == {
         "lock",
         "run.json",

@@ -34,6 +34,7 @@ class Cell:
     """`quiet`, `noisy`: profit gain of noise-free policies after training, and during it (last tenth of windows);
     `repriced`: the gain of a Markov-perfect equilibrium without latency, in which firms answer present prices
     alone; None where firms do not reprice one at a time, are not two, or no equilibrium is certified on the grid.
+    `peak`: largest |Q| of a run's agents as a share of what a value can be (`critic_bound`).
     `discount`: what a unit of profit is worth when a rival first reacts; `sustained`: whether grim trigger can hold the
     cartel price there; `response`, `verdict`: forced deviation of firm 0 in the runs that did not diverge.
     """
@@ -43,6 +44,7 @@ class Cell:
     quiet: Told
     noisy: Told
     index: Estimate
+    peak: Estimate
     repriced: float | None
     discount: float
     sustained: bool
@@ -69,6 +71,7 @@ class Cell:
             {"rate": self.rate, "latency": self.latency}
             | told
             | {"price_index": self.index.as_dict(), "diverged": self.quiet.diverged}
+            | {"critic_peak": self.peak.as_dict()}
             | {"markov_perfect_gain": self.repriced}
             | {"reaction_discount": self.discount, "grim_trigger_sustains": self.sustained}
             | tested
@@ -81,7 +84,7 @@ def outcome(run: MarketRun, said: Callable[[str], None]) -> list[Cell]:
     critical = float(np.nanmax(critical_discount(run.benchmark)))
     slowest = min(run.study.market.speeds_of(run.benchmark.industry.firms))
     periodic = run.study.market.clock in ("common", "alternating")
-    quiet, noisy, diverged = run.gains(), run.gains(False), run.diverged
+    quiet, noisy, diverged, peak = run.gains(), run.gains(False), run.diverged, run.critic_peaks
     last = max(1, round(0.1 * run.study.run.windows))
     index = price_index(run.benchmark, run.trace["quiet_price"][-last:].mean(axis=0)) if run.done else quiet
     ends = {rate: _repriced(run, rate) for rate in run.study.market.rates}
@@ -98,6 +101,7 @@ def outcome(run: MarketRun, said: Callable[[str], None]) -> list[Cell]:
                 tell(quiet[mine], diverged[mine]),
                 tell(noisy[mine], diverged[mine]),
                 estimate(index[mine]),
+                estimate(peak[mine]),
                 ends[rate],
                 discount,
                 discount >= critical,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from offbeat.errors import SettingsError
 from offbeat.learner import matmul
@@ -37,6 +38,20 @@ def test_the_precision_holds_inside_and_nowhere_else() -> None:
     with suppress(ZeroDivisionError), matmul_precision("bfloat16"):
         raise ZeroDivisionError
     assert torch.equal(product(), before)
+
+
+@wide
+def test_attention_stays_exact_forwards_and_backwards() -> None:
+    def attended() -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        given = [torch.randn(2, 3, 80, 32, generator=generator).requires_grad_() for _ in range(3)]
+        out = scaled_dot_product_attention(*given, is_causal=True)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), given)]
+
+    exact = attended()
+    with matmul_precision("bfloat16"):
+        inside = attended()
+    assert all(torch.equal(one, other) for one, other in zip(inside, exact, strict=True))
 
 
 @wide

@@ -1,16 +1,21 @@
 """What the learner's matrix products are computed in. Parameters, activations, gradients and sums stay float32.
 
 *Only-within invariant*: the precision holds inside the `with` and nowhere else, so the canary and every score that a
-version is judged by are float32 products. Knows torch's switch and no model.
+version is judged by are float32 products. Attention keeps to float32, forwards and backwards: torch computes it in
+small blocks, which rounding on the way makes three times as slow. Knows torch's switch and no model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from offbeat.errors import SettingsError
 
@@ -36,12 +41,56 @@ def matmul_precision(precision: MatmulPrecision) -> Iterator[None]:
     if precision == "float32" or switch is None:
         yield
         return
-    before = switch.fp32_precision
-    switch.fp32_precision = "bf16"
+    with _products("bf16"), _ExactAttention():
+        yield
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    switch = _switch()
+    before, switch.fp32_precision = switch.fp32_precision, precision
     try:
         yield
     finally:
         switch.fp32_precision = before
+
+
+class _ExactAttention(TorchFunctionMode):
+    """Sends calls of torch's attention through `_Attention`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+
+        attend = partial(_exactly, func, args[3:], kwargs or {})
+        if not torch.is_grad_enabled():
+            return attend(*args[:3])
+        return _Attention.apply(attend, *args[:3])  # type: ignore[no-untyped-call]
+
+
+def _exactly(attention: Any, rest: tuple[Any, ...], named: dict[str, Any], *given: Tensor) -> Any:
+    with _products("ieee"):
+        return attention(*given, *rest, **named)
+
+
+class _Attention(torch.autograd.Function):
+    """`attend(query, key, value)`, with a backward pass that is exact like the forward one: a graph of its own, since
+    the switch must be the other way while it is gone back through."""
+
+    @staticmethod
+    def forward(ctx: Any, attend: Callable[..., Any], *given: Tensor) -> Any:
+        ctx.given = [one.detach().requires_grad_(one.requires_grad) for one in given]
+        with torch.enable_grad():
+            ctx.out = attend(*ctx.given)
+        return ctx.out.detach()
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        moving = [one for one in ctx.given if one.requires_grad]
+        with _products("ieee"):
+            found = iter(torch.autograd.grad(ctx.out, moving, d_out))
+        ctx.out = None
+        return (None, *(next(found) if one.requires_grad else None for one in ctx.given))
 
 
 def _switch() -> Any:

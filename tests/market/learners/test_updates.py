@@ -170,8 +170,8 @@ def test_td3() -> None:
         same(slow_critics[1], learner.target_critics[1], a)
 
 
-@pytest.mark.parametrize("average", [False, True])
-def test_sac(average: bool) -> None:
+@pytest.mark.parametrize(("average", "scale"), [(False, 1.0), (False, 20.0), (True, 1.0), (True, 20.0)])
+def test_sac(average: bool, scale: float) -> None:
     settings = SACSettings(
         hidden=HIDDEN,
         batch=16,
@@ -179,6 +179,7 @@ def test_sac(average: bool) -> None:
         actor_rate=1e-2,
         critic_rate=1e-2,
         temperature_rate=1e-2,
+        reward_scale=scale,
         average_reward=average,
     )
     learner = SAC(SEEDS, FIRMS, WIDTH, settings, RHO)
@@ -199,11 +200,12 @@ def test_sac(average: bool) -> None:
 
     for a in range(4):
         actor, first, second = start[a]
-        log_alpha, flow = torch.zeros((), requires_grad=True), 0.0
+        log_alpha, flow, peak = torch.zeros((), requires_grad=True), 0.0, 0.0
         steps = [torch.optim.Adam(p, 1e-2) for p in (actor.parameters(), [*first.parameters(), *second.parameters()])]
         temperature = torch.optim.Adam([log_alpha], 1e-2)
         for k, batch in enumerate(replay.given):
-            o, u, profit, elapsed, after, weight = of(batch, a)
+            o, u, earned, elapsed, after, weight = of(batch, a)
+            profit = scale * earned
             alpha = log_alpha.detach().exp()
             with torch.no_grad():
                 onward, density = sample(actor, after, drawn[2 * k][a])
@@ -212,7 +214,9 @@ def test_sac(average: bool) -> None:
                     y = profit - flow * elapsed + (later[0] + later[1]) / 2 - alpha * density
                 else:
                     y = profit + torch.exp(-RHO[a] * elapsed) * (torch.minimum(*later) - alpha * density)
-            errors = [weight * (c(torch.cat([o, u], -1)) - y) for c in (first, second)]
+            values = [c(torch.cat([o, u], -1)) for c in (first, second)]
+            peak = max(peak, *(float(value.detach().abs().max()) for value in values))
+            errors = [weight * (value - y) for value in values]
             steps[1].zero_grad()
             sum(e.square().mean() for e in errors).backward()
             steps[1].step()
@@ -233,6 +237,7 @@ def test_sac(average: bool) -> None:
         same(second, learner.critics[1], a)
         torch.testing.assert_close(learner.log_alpha[a, 0, 0], log_alpha, **CLOSE)
         assert float(learner.flow[a]) == pytest.approx(flow, rel=1e-3, abs=1e-7)
+        assert float(learner.critic_max[a]) == pytest.approx(peak / scale, rel=1e-3)  # in money
 
 
 def test_dqn() -> None:

@@ -66,8 +66,9 @@ class TD3Settings(OffPolicy):
 
 
 class SACSettings(OffPolicy):
-    """`entropy`: the entropy aimed at, nats; `average_reward` with `flow_rate`, the step size of the believed
-    profit flow.
+    """`entropy`: the entropy aimed at, nats; `reward_scale` multiplies profits (arXiv 1801.01290, 5.2): how much they
+    weigh against entropy, and how large they are beside an optimizer's step; `average_reward` with `flow_rate`, the
+    step size of the believed profit flow.
     """
 
     algorithm: Literal["sac"] = "sac"
@@ -75,6 +76,7 @@ class SACSettings(OffPolicy):
     critic_rate: Rate = 1e-3
     temperature_rate: Rate = 1e-3
     entropy: Annotated[float, Field(allow_inf_nan=False)] = -1.0
+    reward_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     average_reward: bool = False
     flow_rate: Rate = 0.01
 

@@ -4,7 +4,7 @@ for average reward.
 Discounted: y = R + e^{-rho tau} (min Q'(o', a') - alpha log pi(a' | o')), discounts as in `ddpg`. Average reward
 (Frick, arXiv 2604.15825): y = R - r tau + mean Q'(o', a') - alpha log pi, with r the profit flow each agent
 believes it earns on average, moved by the mean TD error per unit of time. Then profits must be undiscounted (a
-market with rho = 0).
+market with rho = 0). Values and the believed flow are in scaled money, what is measured of them in money.
 """
 
 from __future__ import annotations
@@ -76,22 +76,23 @@ class SAC(Learner):
     def learn(self, replay: Replay) -> None:
         """One step of both critics, the actor, the temperature, the targets and the believed flow."""
         settings, batch = self.settings, replay.sample(self.settings.batch)
-        alpha = self.log_alpha.detach().exp()
+        alpha, profit = self.log_alpha.detach().exp(), settings.reward_scale * batch.profit
         with torch.no_grad():
             onward, density = self.sample(batch.following)
             there = torch.cat([batch.following, onward], -1)
             later = [forward(critic, there) for critic in self.target_critics]
             if settings.average_reward:
-                target = batch.profit - self.flow * batch.elapsed + (later[0] + later[1]) / 2 - alpha * density
+                target = profit - self.flow * batch.elapsed + (later[0] + later[1]) / 2 - alpha * density
             else:
                 kept = discounts(batch, self.rho, settings.gamma)
-                target = batch.profit + kept * (torch.minimum(*later) - alpha * density)
+                target = profit + kept * (torch.minimum(*later) - alpha * density)
         here = torch.cat([batch.observation, batch.action], -1)
         values = [forward(critic, here) for critic in self.critics]
         errors = [batch.weight * (value - target) for value in values]
         loss = sum((error.square().mean((1, 2)).sum() for error in errors), torch.zeros(()))
         self.step("critic", [p for critic in self.critics for p in critic], loss)
-        self.measure(torch.cat([value.detach() for value in values], 1), errors[0].detach())
+        unit = settings.reward_scale
+        self.measure(torch.cat([value.detach() for value in values], 1) / unit, errors[0].detach() / unit)
         if settings.average_reward:
             surplus = -(errors[0] + errors[1]).detach().sum(1, keepdim=True) / 2
             span = (batch.weight * batch.elapsed).sum(1, keepdim=True).clamp_min(1e-9)

@@ -1,5 +1,5 @@
-"""Claim: SmolLM2-135M-Instruct, trained with LoRA on syllogisms of reasoning-gym on vLLM (or the local engine), raises
-its held-out reward in at most 45 minutes a seed on two cores, significantly over three seeds.
+"""Claim: SmolLM2-135M-Instruct, trained with LoRA on one-digit products of reasoning-gym on vLLM (or the local
+engine), raises its held-out reward in at most 45 minutes a seed on two cores, significantly over three seeds.
 
 Every seed trains a run of its own, which must pass its audit. Then base model and trained adapter answer the same
 held-out prompts with the same seeds at temperature 1; the test is paired over prompts, all seeds together: a sign-flip
@@ -7,7 +7,7 @@ permutation test of the mean difference of rewards (and of exact matches), with 
 the best constant answer: a model that only learnt to say what is most often right reaches its share of exact matches.
 
     offbeat models get smollm2-135m && make vllm
-    python runs/smollm2_learning.py --seeds 3 --minutes 45
+    python runs/smollm2_learning.py --seeds 3 --minutes 21 --set learner.matmul_precision=bfloat16
     python runs/smollm2_learning.py --config examples/smollm2_local.toml --out out/smollm2-local
 """
 

@@ -72,6 +72,16 @@ def test_a_step_in_bfloat16_is_near_the_one_in_float32_and_scores_are_exact(
     assert rounded.score(PROMPT, RESPONSE) == pytest.approx(exact.score(PROMPT, RESPONSE), abs=0.2)
 
 
+@wide
+def test_activations_that_are_computed_again_are_the_same(sample_batch: MakeBatch, tmp_path: Path) -> None:
+    model_dir = save_model(tmp_path / "model", "qwen3", hidden_size=64, intermediate_size=96, hidden_act="gelu")
+    norms = []
+    for again in (False, True):
+        changes = {"matmul_precision": "bfloat16", "recompute_activations": again}
+        norms.append(PolicyLearner.open(model_dir, settings(**changes)).step(sample_batch()).gradient_norm)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+
+
 def test_where_it_would_do_nothing_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_matmul_precision("float32")
     monkeypatch.setattr(matmul, "_switch", lambda: None)

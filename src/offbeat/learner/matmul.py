@@ -8,7 +8,7 @@ small blocks, which rounding on the way makes three times as slow. Knows torch's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -45,6 +45,14 @@ def matmul_precision(precision: MatmulPrecision) -> Iterator[None]:
         yield
 
 
+def when_computed_again() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """For activation checkpointing, which asks this at every forward pass: what to add to that pass, and what to its
+    repetition, where torch has forgotten how calls were redirected."""
+    switch = _switch()
+    rounds = switch is not None and switch.fp32_precision == "bf16"
+    return nullcontext(), _ExactAttention() if rounds else nullcontext()
+
+
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
     switch = _switch()
@@ -74,23 +82,25 @@ def _exactly(attention: Any, rest: tuple[Any, ...], named: dict[str, Any], *give
 
 
 class _Attention(torch.autograd.Function):
-    """`attend(query, key, value)`, with a backward pass that is exact like the forward one: a graph of its own, since
-    the switch must be the other way while it is gone back through."""
+    """`attend(query, key, value)`, exact both ways. It keeps what went in and attends once more on the way back: the
+    only point at which the switch is known to be the other way for all of its gradient."""
 
     @staticmethod
     def forward(ctx: Any, attend: Callable[..., Any], *given: Tensor) -> Any:
-        ctx.given = [one.detach().requires_grad_(one.requires_grad) for one in given]
-        with torch.enable_grad():
-            ctx.out = attend(*ctx.given)
-        return ctx.out.detach()
+        ctx.attend = attend
+        ctx.save_for_backward(*given)
+        return attend(*given)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        moving = [one for one in ctx.given if one.requires_grad]
+        needed = ctx.needs_input_grad[1:]
+        given = [one.detach().requires_grad_(moves) for one, moves in zip(ctx.saved_tensors, needed, strict=True)]
+        moving = [one for one in given if one.requires_grad]
+        with torch.enable_grad():
+            out = ctx.attend(*given)
         with _products("ieee"):
-            found = iter(torch.autograd.grad(ctx.out, moving, d_out))
-        ctx.out = None
-        return (None, *(next(found) if one.requires_grad else None for one in ctx.given))
+            found = iter(torch.autograd.grad(out, moving, d_out))
+        return (None, *(next(found) if moves else None for moves in needed))
 
 
 def _switch() -> Any:

@@ -29,6 +29,7 @@ from offbeat.errors import InvariantError, WeightsError
 from offbeat.learner.batches import Sample
 from offbeat.learner.layout import Layout, MicroBatch, micro_batches
 from offbeat.learner.lora import adapter_weights, announced_adapter, merged_weights, with_adapter
+from offbeat.learner.matmul import when_computed_again
 from offbeat.learner.passes import CompiledPass, can_pass
 from offbeat.learner.ranks import Ranks
 from offbeat.learner.sharding import shard
@@ -138,7 +139,10 @@ class Policy:
         """Keep only what enters each layer for the backward pass, which computes the rest again: less memory, about a
         third more work, the same numbers (activation checkpointing)."""
         for module in self._layers():
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
+            module.forward = partial(
+                checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False,
+                context_fn=when_computed_again,
+            )  # fmt: skip
         self.layout = "shared" if self.layout == "tree" else self.layout
 
     def shard(self, ranks: Ranks) -> Policy:

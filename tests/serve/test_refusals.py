@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import httpx
 import pytest
 
 from offbeat.errors import SettingsError
+from offbeat.ports import Completion
 from offbeat.serve.server import Address, check_key
 
 from .conftest import CONTEXT, Paced, Served, Shelf, policy, served
@@ -219,18 +222,28 @@ def test_sessions_that_no_session_can_be() -> None:
 
 
 def test_more_calls_than_may_be_are_429() -> None:
+    let_go = threading.Event()
+
+    class Held(Paced):
+        def step(self) -> list[Completion]:
+            if let_go.is_set():
+                return super().step()
+            time.sleep(self.seconds)
+            return []
+
     async def scenario(server: Served) -> None:
-        long = GOOD | {"max_tokens": 80, "n": 2}
-        first = asyncio.create_task(post(server, long))
+        two = GOOD | {"n": 2}
+        first = asyncio.create_task(post(server, two))
         await server.until(lambda: len(server.hub.calls) == 2)
-        refused = await post(server, long)
+        refused = await post(server, two)
+        let_go.set()
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
         assert refused.headers["x-should-retry"] == "true"
         assert (await first).status_code == 200
         assert (await post(server, GOOD)).status_code == 200
 
-    run(scenario, max_calls=2, engine=Paced)
+    run(scenario, max_calls=2, engine=Held)
 
 
 def test_the_tiny_model_is_what_the_tests_think() -> None:

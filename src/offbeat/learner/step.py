@@ -161,9 +161,7 @@ class PolicyLearner:
         """
         started = time.perf_counter()
         if batch.iteration != self.version:
-            raise InvariantError(
-                f"the batch of iteration {batch.iteration} came to a learner of version {self.version}"
-            )
+            raise InvariantError(f"a batch of iteration {batch.iteration} came to a learner of version {self.version}")
         samples = self._samples(batch)
         lags = self._drifts_to_behaviour(samples)
         learning_rate = self._set_learning_rate(rate)

@@ -127,7 +127,7 @@ class MarketRun:
     def critic_peaks(self) -> Array:
         """Largest |Q| of each run's agents in any window over its cell's bound (R,); nan without a bound."""
         bounds = np.array([np.nan if bound is None else bound for bound in self.bounds])[self.cell]
-        return self.trace["critic_max"].max(axis=(0, 1)) / bounds if self.done else np.full(len(bounds), np.nan)
+        return np.nanmax(self.trace["critic_max"], axis=(0, 1)) / bounds if self.done else np.full(len(bounds), np.nan)
 
     def gains(self, quiet: bool = True, share: float = 0.1) -> Array:
         """Aggregate profit gain of each run (R,), mean over the last `share` of windows (at least one); nan if none

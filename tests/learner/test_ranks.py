@@ -23,7 +23,7 @@ import offbeat
 from offbeat.errors import WeightsError
 from offbeat.learner.ranks import Ranks
 from offbeat.records import Batch
-from tests.learner.ranks_worker import CASES, HALF, RECOMPUTED, SHARDED, resumed, saved_half_way, train
+from tests.learner.ranks_worker import CASES, HALF, RECOMPUTED, ROUNDED, SHARDED, resumed, saved_half_way, train
 
 pytestmark = pytest.mark.xdist_group("ranks")
 """They share what two processes made."""
@@ -56,8 +56,9 @@ def made(folder: Path) -> list[dict[str, Any]]:
         )
         for rank in range(2)
     ]
-    alone = {case: train(model, batches, CASES[case]) for case in CASES} | {"saved": halves}
-    alone |= {f"fsdp2 {case}": train(model, batches, SHARDED[case] | THROUGH_MODULE) for case in SHARDED}
+    shared, split = CASES | ROUNDED, SHARDED | ROUNDED
+    alone = {case: train(model, batches, shared[case]) for case in shared} | {"saved": halves}
+    alone |= {f"fsdp2 {case}": train(model, batches, split[case] | THROUGH_MODULE) for case in split}
     assert [worker.wait(timeout=200) for worker in workers] == [0, 0]
     return [alone, *(msgspec.json.decode((folder / f"made-{rank}.json").read_bytes()) for rank in range(2))]
 
@@ -111,7 +112,16 @@ def test_two_halves_are_one(made: list[dict[str, Any]], case: str) -> None:
     assert sum(half["held"] for half in two) == alone["held"]
 
 
-@pytest.mark.parametrize("case", [*CASES, *(f"fsdp2 {case}" for case in SHARDED)])
+@pytest.mark.parametrize("case", ROUNDED)
+@pytest.mark.parametrize("how", ["", "fsdp2 "])
+def test_products_in_bfloat16_are_shared_too(made: list[dict[str, Any]], case: str, how: str) -> None:
+    alone, both, _ = (results[how + case]["reports"][0] for results in made)
+    assert both["loss"] == pytest.approx(alone["loss"], abs=0.01)
+    assert both["gradient_norm"] == pytest.approx(alone["gradient_norm"], rel=0.1)
+    assert both["gradient_norm"] != made[0]["plain"]["reports"][0]["gradient_norm"]
+
+
+@pytest.mark.parametrize("case", [*CASES, *ROUNDED, *(f"fsdp2 {case}" for case in SHARDED | ROUNDED)])
 def test_both_take_the_same_step_bit_for_bit(made: list[dict[str, Any]], case: str) -> None:
     _, first, second = (results.get(case) for results in made)
     assert first["parameters"] == second["parameters"]

@@ -19,6 +19,7 @@ from offbeat.compiled import add_bias, gate
 from offbeat.errors import InvariantError
 from offbeat.learner import pass_kernels as kernels
 from offbeat.learner.layout import Tree
+from offbeat.learner.matmul import matmul_precision
 
 CLASSES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 ROPE = {"default", "linear", "llama3"}
@@ -237,9 +238,9 @@ class CompiledPass:
         """Cosine and sine [N, dim / 2] as the model's own rotary embedding gives them."""
         longest = int(positions.max()) + 1
         if longest > len(self._angles[0]):
-            cosine, sine = self._rotary(torch.empty(1), torch.arange(2 * longest).unsqueeze(0))
-            half = self.dim // 2
-            self._angles = (cosine[0, :, :half].contiguous(), sine[0, :, :half].contiguous())
+            with matmul_precision("float32"):  # they are kept, for passes of any precision
+                cosine, sine = self._rotary(torch.empty(1), torch.arange(2 * longest).unsqueeze(0))
+            self._angles = tuple(each[0, :, : self.dim // 2].contiguous() for each in (cosine, sine))
         index = torch.from_numpy(positions)
         return self._angles[0][index], self._angles[1][index]
 

@@ -25,7 +25,7 @@ from offbeat.learner.drift import DriftFit, DriftMeter, StoredVersion
 from offbeat.learner.layout import MicroBatch
 from offbeat.learner.logprobs import plain_logprobs, target_logprobs
 from offbeat.learner.lora import trained
-from offbeat.learner.matmul import matmul_precision
+from offbeat.learner.matmul import check_matmul_precision, matmul_precision
 from offbeat.learner.mismatch import measure, spread
 from offbeat.learner.objective import normaliser, objective_loss, survey
 from offbeat.learner.policy import Policy
@@ -64,9 +64,10 @@ class PolicyLearner:
         ranks: Ranks | None = None,
     ) -> None:
         """`stored` gives the weights of earlier versions to measure drift against, after a resume; `ranks` the
-        processes that share the work, all of which make the same calls."""
+        processes that share the work and make the same calls. Raises SettingsError for what this machine has not."""
         self.after_pass: Callable[[], None] = lambda: None
         """Called after every pass over a micro-batch, of which a step makes many."""
+        check_matmul_precision(settings.learner.matmul_precision)
         rollout = settings.rollout
         self.version = version
         self.policy = policy

@@ -7,7 +7,9 @@ what it leaves open. Every study is a list of variants of one base; each variant
 directory, and the same command goes on where it stopped.
 
 python runs/market_learners.py phase|headline|divergence|sensitivity|average-reward --out out/learners
-[--events 50000] [--seeds 10]
+[--events 50000] [--seeds 10] [--only VARIANT] [--set section.key=value]
+
+Differences between cells are `runs/market_contrasts.py`'s; docs/market_runs.md has the commands of its numbers.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def run_page(out: Path, run: MarketRun, cells: list[Cell]) -> Path:
     parts.append(null_section(null_gains(run.benchmark, run.box)))
     if run.kind == "sweep":
         parts.append(section("Phase diagram", card(_phase(run, cells))))
-    parts.append(section("Cells", _cells(cells)))
+    parts.append(section("Cells", _cells(run, cells)))
     chosen = sorted({round(k) for k in np.linspace(0, len(cells) - 1, min(SHOWN, len(cells)))})
     if run.done:
         parts.append(section("Training", card(_training(run, cells, chosen))))
@@ -75,7 +75,7 @@ def _phase(run: MarketRun, cells: list[Cell]) -> Figure:
     )
 
 
-def _cells(cells: list[Cell]) -> str:
+def _cells(run: MarketRun, cells: list[Cell]) -> str:
     head = [
         "noise-free",
         "without diverged",
@@ -95,13 +95,13 @@ def _cells(cells: list[Cell]) -> str:
             str(cell.noisy.everyone),
             str(cell.index),
             "not defined" if cell.repriced is None else f"{cell.repriced:.3f}",
-            "no bound" if not cell.peak.count else str(cell.peak),
+            "no bound" if bound is None else str(cell.peak),
             str(cell.quiet.diverged),
             f"{cell.discount:.3f}",
             "not tested" if cell.verdict is None else cell.verdict.word,
             _name(cell),
         ]
-        for cell in cells
+        for cell, bound in zip(cells, run.bounds, strict=True)
     ]
     words = (
         "Profit gain: mean and 95 % interval over seeds, last tenth of the windows. Markov-perfect: the gain "

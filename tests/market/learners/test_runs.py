@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from offbeat.cli import app
+from offbeat.commands.market_run_page import run_page
 from offbeat.errors import RunDirectoryError, SettingsError
 from offbeat.market.clocks import Clock
 from offbeat.market.course import play
@@ -22,6 +24,7 @@ from offbeat.market.diagnostics.divergence import largest_flow
 from offbeat.market.learners import parts
 from offbeat.market.learners.certificate import critic_bound
 from offbeat.market.learners.checkpoint import Spent, load, save
+from offbeat.market.learners.outcome import outcome
 from offbeat.market.learners.policies import load_policies
 from offbeat.market.learners.runfile import begin, part_file, read_market_run
 from offbeat.market.learners.settings import load_study, study_from
@@ -66,6 +69,33 @@ def test_a_finished_sweep_is_whole(finished: Path) -> None:
         "part-000.safetensors",
         "part-001.safetensors",
     }
+
+
+def test_a_rule_has_no_critic_and_hides_none(tmp_path: Path) -> None:
+    """Beside a rule the first firm's critic alone is read: the rule's column is empty, and no peak is lost to it."""
+    data = SMALL | {"market": {"rival": "tit-for-tat"}, "run": SMALL["run"] | {"parts": 1}}
+    study = study_from(data)
+    bounds = [critic_bound(study, rate) for rate, _ in study.cells]
+    begin(tmp_path / "run", study, "run", bounds)
+    parts.train(tmp_path / "run", lambda done, total: None, cores=1)
+    run = read_market_run(tmp_path / "run")
+    learnt, ruled = run.trace["critic_max"].transpose(1, 0, 2)
+    assert np.isnan(ruled).all()
+    assert run.critic_peaks == pytest.approx(learnt.max(axis=0) / bounds[0])
+    assert (run.critic_peaks > 0).all()
+    (cell,) = outcome(run, lambda words: None)
+    assert cell.peak.count == len(run.critic_peaks) == 2
+    assert cell.as_dict()["critic_peak"]["mean"] == pytest.approx(run.critic_peaks.mean())
+
+
+def test_the_page_says_no_bound_only_where_there_is_none(finished: Path, tmp_path: Path) -> None:
+    """A cell without a bound says so; one with a bound never does, even if none of its critics stayed finite."""
+    run = read_market_run(finished)
+    run.trace["critic_max"][:, :, run.cell == 1] = np.inf
+    for bounds, said in ((run.bounds, 0), ([None, *run.bounds[1:]], 1)):
+        bounded = replace(run, bounds=bounds)
+        page = run_page(tmp_path / "page.html", bounded, outcome(bounded, lambda words: None)).read_text()
+        assert page.count("no bound") == said
 
 
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "dqn", "ppo", "q-learning"])

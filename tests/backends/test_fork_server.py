@@ -7,6 +7,9 @@ import json
 import os
 import resource
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +116,26 @@ def test_it_ends_as_an_interpreter_does_and_its_last_words_are_kept(server: Fork
     assert "printed by __main__" in words
     assert words.count("ValueError: as it is") == 1
     assert not psutil.pid_exists(failed.forked.pid)
+
+
+def test_a_server_whose_process_ended_before_it_began_holds_nothing() -> None:
+    """Or what was sent to it, a run's lock, say, would be held until it has loaded everything."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        words = [
+            sys.executable,
+            "-m",
+            "offbeat.backends.fork_server",
+            str(theirs.fileno()),
+            str(gone.pid),
+            "time:sleep",
+        ]
+        server = subprocess.Popen(words, pass_fds=(theirs.fileno(),))
+        assert server.wait(timeout=60) == 0
+        theirs.close()
+        assert ours.recv(1) == b""
 
 
 def test_with_the_server_end_its_workers_and_another_takes_over(

@@ -1,6 +1,7 @@
 """A process that has loaded the large libraries once and forks a run's workers, which share its memory.
 
-    python -m offbeat.backends.fork_server DESCRIPTOR LIBRARY ...    for the process at the other end of the socket
+    python -m offbeat.backends.fork_server DESCRIPTOR PARENT LIBRARY ...    for the process at the socket's other end
+    ... where a LIBRARY may be `module:function`, to be called once
     ... or, where it is a listening socket, for each process that connects a server of its own
 
 *Clean-fork invariant*: the server has no threads, no device and no foreign code in it, and keeps nothing open of a
@@ -154,13 +155,16 @@ _OWN_PATH = [part for part in sys.path[1:] if part not in _asked(dict(os.environ
 
 
 def main() -> None:
-    die_with_parent()
+    die_with_parent(int(sys.argv[2]))
     getproctitle()  # it finds its place in memory now, before environments change
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    for name in sys.argv[2:]:
-        with contextlib.suppress(ImportError):  # said by the worker that needs it
-            importlib.import_module(name)
+    for name in sys.argv[3:]:
+        module, _, function = name.partition(":")
+        with contextlib.suppress(Exception):  # said by the worker that needs it
+            loaded = importlib.import_module(module)
+            if function:
+                getattr(loaded, function)()
     gc.freeze()
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         listen(sock)

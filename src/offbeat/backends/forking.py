@@ -36,8 +36,10 @@ PRELOADED = (
     "transformers.models.qwen3.modeling_qwen3",
     "offbeat.models.tokens",
     "offbeat.learner.step",
-    "offbeat.rollout.engine",
+    "offbeat.rollout.warm_up:warm_up",
+    "offbeat.learner.warm_up:warm_up",
 )
+"""What workers need: modules, and functions that have loops compiled, by threads of nobody."""
 _READ_LATER = {"PYTHONPATH", "PYTHONBREAKPOINT"}
 """A worker reads its own; Ray sets the second otherwise for its drivers and for its workers."""
 PLACES = "OFFBEAT_FORK_SERVERS"
@@ -188,7 +190,7 @@ def _own_server(preloaded: Sequence[str]) -> tuple[socket.socket, subprocess.Pop
 
 def _start(sock: socket.socket, preloaded: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", server.__name__, str(sock.fileno()), *preloaded],
+        [sys.executable, "-m", server.__name__, str(sock.fileno()), str(os.getpid()), *preloaded],
         pass_fds=(sock.fileno(),),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -56,7 +56,9 @@ def main(link: Link) -> None:
     assert isinstance(hello, LearnerHello)
     processes = settings_from(hello.settings).learner.processes
     from offbeat.backends.learner_ranks import Leader, others, restored
+    from offbeat.learner.warm_up import warm_up
 
+    warm_up()  # before anybody waits for a sign of life
     with sole_writer(Path(hello.run_directory)):
         manifest = read_manifest(Path(hello.run_directory), hello.version, hello.digest)
         with others(hello, processes) as ranks:

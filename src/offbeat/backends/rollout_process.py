@@ -209,7 +209,9 @@ def _engine(policy: Path, settings: Settings) -> Generator:
 
         return VllmEngine(policy, slots, rollout.context, budget, rollout.vllm_dtype, adapters_of(settings))
     from offbeat.rollout.engine import Engine
+    from offbeat.rollout.warm_up import warm_up
 
+    warm_up()  # before anybody waits for a sign of life
     return Engine(policy, slots, rollout.context, kv_tokens=budget)
 
 

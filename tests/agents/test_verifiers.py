@@ -17,7 +17,7 @@ from offbeat.models.prompts import encoded_prompt
 from offbeat.models.tokens import load_tokenizer
 from offbeat.ports import EpisodeTask
 from offbeat.report.read import read_run, read_trajectories
-from offbeat.settings import VerifiersTask, settings_from
+from offbeat.settings import VerifiersTask, load_settings, settings_from
 from offbeat.tasks import make_task
 from tests.faults.conftest import Trial, finish, kill, policy, trial  # noqa: F401
 from tests.serve.test_tools import TEMPLATE, Scripted, telling
@@ -62,6 +62,25 @@ def test_a_tool_is_called_and_the_rubric_pays() -> None:
     assert text.startswith("Tadd ")
     assert f"={prompt.answer};" in text, "what the tool gave is read"
     assert 0 < sum(served.episode.mask) < len(served.episode.mask)
+
+
+def test_the_example_pays_for_the_last_number_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(str(examples))
+    chosen = load_settings(examples / "verifiers_products.toml").task
+    made: EpisodeTask = make_task(chosen, 0)  # type: ignore[assignment]
+    prompt = encoded_prompt(load_tokenizer(telling()), made, 0)
+    a, b = (int(word) for word in prompt.text.split("What is ")[1].split("?")[0].split(" * "))
+    assert prompt.answer == str(a * b)
+    assert len(made.held_out(16)) == 16
+
+    async def scored(said: str) -> float:
+        served = Scripted(said, prompt=prompt)
+        async with served.listening() as url:
+            return await made.episode(prompt, EndpointAgent(url, f"{served.key}:{session_of(served.asked)}", None))
+
+    rewards = [asyncio.run(scored(said)) for said in (f"{a * b}", f"{a} * {b} = {a * b}", f"{a * b + 1}", "No idea.")]
+    assert rewards[0] == 1.0 > rewards[1] > 0.9 > 0.1 >= rewards[2] > rewards[3] > 0.0
 
 
 def test_saying_nothing_is_scored_and_a_broken_tool_is_a_failure() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from offbeat.errors import SettingsError
 from offbeat.objectives import NAMES
-from offbeat.settings import Settings, load_settings, settings_from
+from offbeat.settings import Settings, Where, load_settings, settings_from
 
 IMPOSSIBLE = {
     "schedule.group_size=1": "set 2 or more",
@@ -37,6 +37,15 @@ IMPOSSIBLE = {
     "learner.clip_low=2": "learner.objective.clip_low = 2: .*less than or equal to 1",
     "learner.ess_reference=0": "learner.ess_reference = 0",
     "learner.baseline=mean": "learner.baseline = 'mean'",
+    "rollout.temperature=1e-30": "rollout.temperature = 1e-30: .*greater than or equal to 0.001",
+    "learner.iterations=true": "learner.iterations = true: a number is meant; give one",
+    "learner.objective.clip_high=true": "learner.objective.clip_high = true: a number is meant",
+    "task.held_out=100000000": "task.held_out = 100000000: .*less than or equal to 100000",
+    "run.lease_seconds=1e-9": "run.lease_seconds = 1e-09: .*greater than or equal to 0.1",
+    "run.stall_seconds=1e308": "run.stall_seconds = 1e\\+308: .*less than or equal to 1",
+    "ray.lane_cpus=0.0000001": r"ray.lane_cpus = 1e-07: Ray counts in parts of 1/10000; give 0.0000",
+    "ray.lane_gpus=0.33333": "ray.lane_gpus = 0.33333: .*; give 0.3333",
+    "learner.lora.targets=[]": r"learner.lora.targets = \[\]: give at least 1",
 }
 
 
@@ -104,6 +113,14 @@ def test_settings_of_runs_before_there_were_objectives_mean_what_they_meant() ->
 def test_what_an_objective_and_a_baseline_imply(learner: dict[str, object], aggregation: str, normalised: bool) -> None:
     chosen = settings_from({"learner": learner}).learner
     assert (chosen.loss_aggregation, chosen.advantage_is_normalised) == (aggregation, normalised)
+
+
+def test_an_address_without_ray_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"--address auto: this run's backend is not Ray; add --backend ray"):
+        Where(address="auto").of(Settings())
+    with pytest.raises(SettingsError, match="--address auto"):
+        Where(backend="local", address="auto").of(settings_from({"run": {"backend": "ray"}}))
+    assert Where("ray", "auto").of(Settings()).ray.address == "auto"
 
 
 @pytest.mark.parametrize("schedule", ["sync", "one-step-off", "partial", "in-flight"])

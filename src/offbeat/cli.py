@@ -7,12 +7,14 @@ Heavy imports happen inside commands, so that `--help` answers at once.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from offbeat import __version__
 from offbeat.commands.doctor import doctor
@@ -37,7 +39,20 @@ if TYPE_CHECKING:
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries click inside since 0.20, outside before
 
+
+class Commands(typer.core.TyperGroup):
+    """What is interrupted says so: typer itself ends without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _complain("interrupted")
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=Commands,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -89,6 +104,7 @@ def train(
 
     from offbeat.settings import Where, load_settings
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run asks to be told: as Ctrl-C does
     console = Console(stderr=True)
     where = Where(backend, address, learner_processes)
     if resume is not None:
@@ -105,6 +121,7 @@ def train(
 def _go_on(directory: Path, settings: Settings | None, where: Where, console: Console) -> tuple[str, str]:
     """Run until it stops; (outcome, reason)."""
     from offbeat import wire
+    from offbeat.live.rundir import LOG_NAME
     from offbeat.report.tensorboard import TensorBoard
     from offbeat.report.trackers import Tracker, wanted
     from offbeat.report.watch import Watch
@@ -133,6 +150,11 @@ def _go_on(directory: Path, settings: Settings | None, where: Where, console: Co
             with Watch(settings, console) as watch:
                 wire.start(directory, settings, watch.preparing)
         stop = wire.go_on(directory, observers, lambda words: console.print(words, style="dim"), where)
+    except KeyboardInterrupt:
+        if not (directory / LOG_NAME).is_file():
+            raise
+        _complain(f"interrupted; go on with: offbeat train --resume {directory}")
+        raise typer.Exit(130) from None
     finally:
         for observer in watching:
             observer.close()

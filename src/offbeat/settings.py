@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 
 from offbeat.configs import read_config, read_override, section_of
 from offbeat.errors import SettingsError
@@ -91,6 +91,8 @@ class Where(NamedTuple):
     def of(self, settings: Settings) -> Settings:
         """The settings of this session. Raises SettingsError."""
         given = settings.model_dump(mode="json")
+        if self.address and (self.backend or settings.run.backend) != "ray":
+            raise SettingsError(f"--address {self.address}: this run's backend is not Ray; add --backend ray")
         given["run"] |= {"backend": self.backend} if self.backend else {}
         given["ray"] |= {"address": self.address} if self.address is not None else {}
         if self.processes is not None:
@@ -116,9 +118,21 @@ def settings_from(data: dict[str, Any]) -> Settings:
     if isinstance(data.get("task"), dict) and "name" not in data["task"]:
         data["task"] = {"name": CountingTask().name, **data["task"]}
     try:
-        return Settings.model_validate(data)
+        settings = Settings.model_validate(data)
     except ValidationError as error:
         raise SettingsError(_one_line(error)) from None
+    _no_switch_is_a_number(data, settings, "")
+    return settings
+
+
+def _no_switch_is_a_number(data: dict[str, Any], section: BaseModel, path: str) -> None:
+    """Raises SettingsError for true and false where a number was meant: they would count as 1 and 0."""
+    for key, given in data.items():
+        taken = getattr(section, key, None)
+        if isinstance(given, dict) and isinstance(taken, BaseModel):
+            _no_switch_is_a_number(given, taken, f"{path}{key}.")
+        elif isinstance(given, bool) and isinstance(taken, int | float) and not isinstance(taken, bool):
+            raise SettingsError(f"{path}{key} = {str(given).lower()}: a number is meant; give one")
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -152,6 +166,8 @@ def _one_line(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{key}: missing; add it"
     value = first["input"]
+    if first["type"] == "too_short":
+        return f"{key} = {value!r}: give at least {first['ctx']['min_length']}"
     if first["type"] == "model_type":
         return f"{key} = {value!r}: a section is meant; write [{key}] and keys below it, or --set {key}.key=value"
     return f"{key} = {value!r}: {first['msg'][0].lower()}{first['msg'][1:]}"

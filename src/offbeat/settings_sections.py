@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from offbeat.objectives import Aggregation, Grpo, ObjectiveSettings
+from offbeat.ports import LEAST_TEMPERATURE
 from offbeat.task_settings import MOST, Positive, Seconds, Section
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -41,7 +42,7 @@ class RolloutSettings(Section):
     max_new_tokens: Positive = 168
     context: Positive = 192
     """Longest prompt + response in tokens."""
-    temperature: float = Field(1.0, gt=0, le=10)
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: Count = 0
     engine: Literal["local", "vllm"] = "local"
@@ -225,6 +226,13 @@ class RaySettings(Section):
     shared_directory: bool = False
     """Does every node see the run directory? Then the learner may run on any; otherwise it stays beside the driver."""
 
+    @field_validator("lane_cpus", "lane_gpus", "learner_cpus")
+    @classmethod
+    def _in_parts(cls, amount: float, told: ValidationInfo) -> float:
+        if amount != round(amount, 4):
+            raise ValueError(f"ray.{told.field_name} = {amount!r}: Ray counts in parts of 1/10000; give {amount:.4f}")
+        return amount
+
     @field_validator("address")
     @classmethod
     def _no_client(cls, address: str) -> str:
@@ -248,7 +256,7 @@ class RunSettings(Section):
     evaluate_every: Count = 100
     """Held-out evaluation every so many iterations; 0: before and after only."""
     time_limit_seconds: Seconds | None = None
-    lease_seconds: Seconds = 60.0
+    lease_seconds: float = Field(60.0, ge=0.1, le=1e9)
     """A trajectory without a new token for so long is restarted."""
     stall_seconds: Seconds = 180.0
     """The run fails, naming the culprit, when nothing at all progressed for so long."""

@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 MOST = 2**63 - 1
 """What a message, a log and a seed can carry."""
 Positive = Annotated[int, Field(gt=0, le=MOST)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+HeldOut = Annotated[int, Field(gt=0, le=100_000)]
+"""Prompts of an exam, all of which are drawn before a run begins."""
 
 
 class Section(BaseModel):
@@ -27,7 +29,7 @@ class RunningSumTask(Section):
     tail: float = Field(3.0, gt=1, le=10)
     """Exponent of the number of terms n: P(n) is proportional to n^-tail, min_terms <= n <= max_terms."""
     max_term: int = Field(9, ge=1, le=999)
-    held_out: Positive = 512
+    held_out: HeldOut = 512
     reward_seconds: Seconds = 10.0
 
 
@@ -41,7 +43,7 @@ class CountingTask(Section):
     """Exponent of the number of numbers n in the answer: P(n) ~ n^-tail, min_count <= n <= max_count."""
     max_start: int = Field(99, ge=1, le=9999)
     max_step: int = Field(3, ge=1, le=999)
-    held_out: Positive = 512
+    held_out: HeldOut = 512
     reward_seconds: Seconds = 10.0
 
 
@@ -50,7 +52,7 @@ class AdditionTask(Section):
 
     name: Literal["addition"] = "addition"
     digits: int = Field(3, ge=1, le=8)
-    held_out: Positive = 512
+    held_out: HeldOut = 512
     reward_seconds: Seconds = 10.0
 
 
@@ -62,7 +64,7 @@ class ReasoningGymTask(Section):
     options: dict[str, Any] = {}
     system: str = ""
     """System turn before every prompt, where the model has a chat template."""
-    held_out: Positive = 128
+    held_out: HeldOut = 128
     reward_seconds: Seconds = 10.0
 
 
@@ -78,7 +80,7 @@ class JsonlTask(Section):
     reward: str = ""
     system: str = ""
     """System turn before every prompt, where the model has a chat template."""
-    held_out: Positive = 64
+    held_out: HeldOut = 64
     reward_seconds: Seconds = 10.0
 
 
@@ -90,7 +92,7 @@ class PythonToolTask(Section):
     most_calls: int = Field(2, ge=1, le=16)
     """Calls of the tool in one episode; a further one ends it."""
     tool_seconds: Seconds = 5.0
-    held_out: Positive = 64
+    held_out: HeldOut = 64
     reward_seconds: Seconds = 30.0
 
 
@@ -101,7 +103,7 @@ class EpisodesTask(Section):
     name: Literal["episodes"] = "episodes"
     file: str
     episode: str
-    held_out: Positive = 64
+    held_out: HeldOut = 64
     reward_seconds: Seconds = 30.0
 
 
@@ -111,7 +113,7 @@ class TextArenaTask(Section):
     name: Literal["textarena"] = "textarena"
     environment: str
     options: dict[str, Any] = {}
-    held_out: Positive = 32
+    held_out: HeldOut = 32
     reward_seconds: Seconds = 30.0
 
 
@@ -121,7 +123,7 @@ class VerifiersTask(Section):
     name: Literal["verifiers"] = "verifiers"
     environment: str
     options: dict[str, Any] = {}
-    held_out: Positive = 32
+    held_out: HeldOut = 32
     reward_seconds: Seconds = 30.0
 
 

@@ -162,6 +162,7 @@ def test_unload_is_refused_while_needed() -> None:
         (Request(1, 0, (9,), 1, 0), "max_new_tokens"),
         (Request(1, 0, (9,), 1, 1, Sampling(temperature=-0.1)), "temperature"),
         (Request(1, 0, (9,), 1, 1, Sampling(temperature=float("nan"))), "temperature"),
+        (Request(1, 0, (9,), 1, 1, Sampling(temperature=1e-30)), "temperature"),
         (Request(1, 0, (9,), 1, 1, Sampling(top_k=-1)), "top_k"),
         (Request(1, 0, (9,), 1, 1, Sampling(top_p=0.0)), "top_p"),
         (Request(7, 0, (9,), 1, 1), "already here"),

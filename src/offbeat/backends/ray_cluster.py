@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import signal
 import socket
 from math import ceil
 from typing import Any
@@ -105,6 +106,7 @@ def connect(settings: Settings) -> Cluster:
 
     if ray.is_initialized():
         return Cluster(settings, ours=False)
+    on_term = signal.getsignal(signal.SIGTERM)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address:
@@ -112,12 +114,15 @@ def connect(settings: Settings) -> Cluster:
             ray.init(address=address, **quiet)
         else:
             ray.init("local", num_cpus=_cpus(settings), include_dashboard=False, **quiet)
+            _check_gpus(settings, ray.cluster_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f"ray.address = {address!r}" if address else "run.backend = 'ray'"
         reason = (str(error).strip().splitlines() or ["no answer"])[0]
         raise SettingsError(
             f"{where}: {reason.rstrip('.')}; start Ray there, or name an address that this machine's node is part of"
         ) from None
+    finally:
+        signal.signal(signal.SIGTERM, on_term)  # Ray puts its own there, which ends a run without a word
     return Cluster(settings, ours=True)
 
 
@@ -126,6 +131,16 @@ def _look_up(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _check_gpus(settings: Settings, here: float) -> None:
+    """No node will join a Ray that was started here: what it has not, lanes would wait for in vain."""
+    wanted = settings.rollout.processes * settings.ray.lane_gpus
+    if wanted > here:
+        raise SettingsError(
+            f"ray.lane_gpus = {settings.ray.lane_gpus:g}: lanes reserve {wanted:g} GPUs, this machine has {here:g};"
+            " lower it, or name a cluster by ray.address"
+        )
 
 
 def _cpus(settings: Settings) -> int:

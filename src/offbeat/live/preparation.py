@@ -9,6 +9,7 @@ beside it sweeps it. The user's code is called in the checker alone and timed he
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
@@ -67,7 +68,7 @@ def create(directory: Path, settings: Settings, progress: Progress) -> None:
                 "parameters": str(prepared.parameters),
             }
             RunLog.create(aside / LOG_NAME, meta).close()
-            put_in_place(aside, place)
+            _put(aside, place, directory)
             for parent in made:
                 sync(parent.parent)
     except OSError as error:
@@ -89,6 +90,17 @@ def _free(directory: Path) -> Path:
             f" name a directory in it, e.g. --out {directory / 'run'}"
         )
     return place
+
+
+def _put(aside: Path, place: Path, directory: Path) -> None:
+    try:
+        put_in_place(aside, place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise RunDirectoryError(
+            f"--out {directory}: another command made it meanwhile; choose another directory"
+        ) from None
 
 
 def _remove_empty(directories: list[Path]) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from offbeat.errors import EngineError
-from offbeat.ports import Parcel, Request, Sampling
+from offbeat.ports import LEAST_TEMPERATURE, Parcel, Request, Sampling
 from offbeat.rollout.config import ModelShape
 
 
@@ -78,8 +78,11 @@ def _cuts(sampling: Sampling, vocab: int) -> bool:
 
 
 def _check_sampling(name: str, sampling: Sampling) -> None:
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        raise EngineError(f"{name}: temperature = {sampling.temperature}; give 0 (greedy) or more")
+    warm = math.isfinite(sampling.temperature) and sampling.temperature >= LEAST_TEMPERATURE
+    if not warm and sampling.temperature != 0:
+        raise EngineError(
+            f"{name}: temperature = {sampling.temperature}; give 0 (greedy) or at least {LEAST_TEMPERATURE}"
+        )
     if sampling.top_k < 0:
         raise EngineError(f"{name}: top_k = {sampling.top_k}; give 0 (all) or more")
     if not 0 < sampling.top_p <= 1:

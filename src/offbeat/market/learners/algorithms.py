@@ -66,12 +66,14 @@ class TD3Settings(OffPolicy):
 
 
 class SACSettings(OffPolicy):
-    """`entropy`: the entropy aimed at, nats; `reward_scale` multiplies profits (arXiv 1801.01290, 5.2): how much they
+    """`actor_hidden`: the actor's layers where they are not the critics' (`hidden`); `entropy`: the entropy aimed at,
+    nats; `reward_scale` multiplies profits (arXiv 1801.01290, 5.2): how much they
     weigh against entropy, and how large they are beside an optimizer's step; `average_reward` with `flow_rate`, the
     step size of the believed profit flow.
     """
 
     algorithm: Literal["sac"] = "sac"
+    actor_hidden: Hidden | None = None
     actor_rate: Rate = 3e-4
     critic_rate: Rate = 1e-3
     temperature_rate: Rate = 1e-3

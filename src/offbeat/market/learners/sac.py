@@ -34,7 +34,8 @@ class SAC(Learner):
         super().__init__(run_seeds, firms, width)
         self.settings = settings
         self.rho = None if rho is None else rho[:, None, None]
-        self.actor = trained(stacked(self.seeds("actor"), (width, *settings.hidden, 2)))
+        actor_hidden = settings.actor_hidden or settings.hidden
+        self.actor = trained(stacked(self.seeds("actor"), (width, *actor_hidden, 2)))
         self.critics = [trained(stacked(self.seeds("critic", k), (width + 1, *settings.hidden, 1))) for k in range(2)]
         self.target_critics = [copied(critic) for critic in self.critics]
         self.log_alpha = torch.zeros(self.agents, 1, 1).requires_grad_()

@@ -114,7 +114,7 @@ def test_the_second_of_two_that_prepare_one_run_is_refused(tmp_path: Path, monke
         return contents(aside)
 
     monkeypatch.setattr(preparation, "prepare", beaten)
-    with pytest.raises(RunDirectoryError, match="not empty"):
+    with pytest.raises(RunDirectoryError, match="another command made it meanwhile"):
         create(run, settings(), quiet)
     assert (run / "run.sqlite").read_text() == "the first one's"
     assert list(tmp_path.iterdir()) == [run]

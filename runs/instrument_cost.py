@@ -19,16 +19,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+
+def aged(groups: Sequence[Any], version: int, age: Callable[[int], int]) -> Any:
+    """A batch of the same responses for the learner's iteration `version`, those of group i `age(i)` versions old."""
+    from msgspec.structs import replace
+
+    from offbeat.records import Batch
+
+    found = []
+    for group in groups:
+        of = max(0, version - age(group.group_id))
+        members = [replace(t, spans=tuple(replace(s, version=of) for s in t.spans)) for t in group.trajectories]
+        found.append(replace(group, trajectories=tuple(members)))
+    return Batch(version, tuple(found))
 
 
 def worker(model: Path, changes: dict[str, object]) -> None:
     """Step once for every line on standard input; print the seconds it took."""
-    import msgspec
     import torch
 
     from offbeat.learner.step import PolicyLearner
-    from offbeat.records import Batch, Group, Prompt, Span, Trajectory
+    from offbeat.records import Group, Prompt, Span, Trajectory
     from offbeat.settings import settings_from
 
     torch.set_num_threads(1)
@@ -48,14 +63,7 @@ def worker(model: Path, changes: dict[str, object]) -> None:
         rewards = tuple(float(rng.random() < 0.5) for _ in members)
         groups.append(Group(number, Prompt(number, "random", "", "", prompt), tuple(members), rewards))
     for _ in sys.stdin:
-        version = learner.version
-        aged = []
-        for group in groups:
-            of = max(0, version - group.group_id % 3)
-            spans = [msgspec.structs.replace(t.spans[0], version=of) for t in group.trajectories]
-            members = [msgspec.structs.replace(t, spans=(s,)) for t, s in zip(group.trajectories, spans, strict=True)]
-            aged.append(msgspec.structs.replace(group, trajectories=tuple(members)))
-        batch = Batch(version, tuple(aged))
+        batch = aged(groups, learner.version, lambda number: number % 3)
         started = time.perf_counter()
         learner.step(batch)
         print(time.perf_counter() - started, flush=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import replace
+from instrument_cost import aged
 from torch import Tensor, nn
 
 from offbeat.learner.logprobs import target_logprobs
@@ -71,7 +71,7 @@ class Arm:
 
     def step(self, batch: Batch) -> None:
         started = time.perf_counter()
-        self.learner.step(relabelled(batch, self.learner.version))
+        self.learner.step(aged(batch.groups, self.learner.version, lambda number: 1))
         self.seconds.append(time.perf_counter() - started)
 
     def _optimizer(self, parameters: Iterable[nn.Parameter], settings: LearnerSettings) -> torch.optim.Optimizer:
@@ -83,16 +83,6 @@ class Arm:
         if self.gradient is None:
             of = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
             self.gradient = torch.cat([gradient.flatten() for gradient in of])
-
-
-def relabelled(batch: Batch, version: int) -> Batch:
-    """The same responses for the learner's iteration `version`, one version old."""
-    age = {"version": max(0, version - 1)}
-    groups = []
-    for group in batch.groups:
-        members = [replace(t, spans=tuple(replace(span, **age) for span in t.spans)) for t in group.trajectories]
-        groups.append(replace(group, trajectories=tuple(members)))
-    return replace(batch, iteration=version, groups=tuple(groups))
 
 
 def gaps(learner: PolicyLearner, batch: Batch, temperature: float) -> dict[str, str]:

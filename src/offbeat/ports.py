@@ -36,10 +36,6 @@ class Journal(Protocol):
     def record(self, event: Event, now: float, commands: Sequence[Command]) -> None: ...
 
 
-LEAST_TEMPERATURE = 1e-3
-"""Logits of float32 are divided by it; far below, what they become is infinite. Only 0, greedy, is less."""
-
-
 class Sampling(msgspec.Struct, frozen=True):
     """How a response is sampled. All of it is part of what *behaviour* means.
 

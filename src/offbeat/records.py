@@ -14,6 +14,10 @@ import msgspec
 FinishReason = Literal["stop", "length"]
 
 
+LEAST_TEMPERATURE = 1e-3
+"""Logits of float32 are divided by it; far below, what they become is infinite. Only 0, greedy, is less."""
+
+
 class Prompt(msgspec.Struct, frozen=True):
     """A question with its known answer. `prompt_id` is its position in the task's endless source.
 

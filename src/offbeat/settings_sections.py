@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from offbeat.objectives import Aggregation, Grpo, ObjectiveSettings
-from offbeat.ports import LEAST_TEMPERATURE
+from offbeat.records import LEAST_TEMPERATURE
 from offbeat.task_settings import MOST, Positive, Seconds, Section
 
 Count = Annotated[int, Field(ge=0, le=MOST)]

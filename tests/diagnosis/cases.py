@@ -52,6 +52,20 @@ class BeatingWorld(FakeWorld):
         return e.Progress(index, ids, tokens, busy, lane.decoded, tuple(lane.parked), lane.cached(self.now))
 
 
+class Scorer(BeatingWorld):
+    """Gives rewards one after the other, each after `seconds`, and fails those of `failing` groups."""
+
+    def __init__(self, seconds: float, failing: frozenset[int] = frozenset()) -> None:
+        super().__init__()
+        self.seconds, self.failing, self.free_at = seconds, failing, 0.0
+
+    def _score(self, command: e.Score) -> None:
+        self.free_at = max(self.free_at, self.now) + self.seconds
+        key = command.trajectory_id, command.attempt
+        fails = command.group_id in self.failing
+        self._push(self.free_at, lambda: e.ScoreFailed(*key, "ran out of time (5 s)") if fails else e.Scored(*key, 1.0))
+
+
 def world(**options: Any) -> FakeWorld:
     return BeatingWorld(**options)
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from offbeat.diagnosis.doctor import GIB, examine
-from offbeat.diagnosis.machine import Answer, Machine, Package, look_around
+from offbeat.diagnosis.machine import Machine, Package, look_around
+from offbeat.diagnosis.servers import Answer
 
 FIT = Machine(
     offbeat="0.3.0", python=(3, 11, 7), system="Linux",
@@ -23,7 +24,8 @@ FIT = Machine(
     cores=8, cores_allowed=None, threads_wanted="1", memory_bytes=16 * GIB, gpus=0, torch_cuda="",
     shared_memory_bytes=8 * GIB, here="/data", free_bytes=90 * GIB, directory_problem="", scratch_bytes=8 * GIB,
     descriptors=65536, processes=-1, loopback_problem="", ports_taken=(), browser=None, ray=None, ray_answer=None,
-    vllm=None, vllm_answer=None, cache="/cache", cache_bytes=0, cache_problem="",
+    vllm=None, vllm_python="/data/.venv-vllm/bin/python", vllm_problem="", vllm_answer=None,
+    cache="/cache", cache_bytes=0, cache_problem="",
 )  # fmt: skip
 
 PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -46,8 +48,9 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "processes": ({"processes": 100}, "warning", "ulimit -u"),
     "loopback": ({"loopback_problem": "no such device"}, "warning", "ip link"),
     "port-taken": ({"ports_taken": (8000,), "vllm": "0.32.0"}, "note", "another port"),
-    "ray-unreachable": ({"ray": "2.60.0", "ray_answer": Answer("h:1", "refused")}, "warning", "RAY_ADDRESS"),
+    "ray-unreachable": ({"ray": "2.60.0", "ray_answer": Answer("h:1", "refused")}, "warning", "ray start"),
     "ray-missing": ({"ray_answer": Answer("h:1", "")}, "warning", "pip install"),
+    "vllm-python": ({"vllm_problem": "OFFBEAT_VLLM_PYTHON = /nope: no Python there"}, "warning", "make vllm"),
     "vllm-unreachable": ({"vllm_answer": Answer("http://h", "refused")}, "warning", "URL"),
 }
 

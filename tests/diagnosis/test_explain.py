@@ -10,21 +10,7 @@ import pytest
 from offbeat import events as e
 from offbeat.diagnosis.case import Place
 from offbeat.diagnosis.explain import explain, words
-from tests.diagnosis.cases import USED, BeatingWorld, case, drive, found, run_case, settings, world
-
-
-class Scorer(BeatingWorld):
-    """Gives rewards one after the other, each after `seconds`, and fails those of `failing` groups."""
-
-    def __init__(self, seconds: float, failing: frozenset[int] = frozenset()) -> None:
-        super().__init__()
-        self.seconds, self.failing, self.free_at = seconds, failing, 0.0
-
-    def _score(self, command: e.Score) -> None:
-        self.free_at = max(self.free_at, self.now) + self.seconds
-        key = command.trajectory_id, command.attempt
-        fails = command.group_id in self.failing
-        self._push(self.free_at, lambda: e.ScoreFailed(*key, "ran out of time (5 s)") if fails else e.Scored(*key, 1.0))
+from tests.diagnosis.cases import USED, Scorer, case, drive, found, run_case, settings, world
 
 
 def test_a_healthy_run_yields_nothing_at_any_moment_of_its_life() -> None:

@@ -183,6 +183,41 @@ def test_every_figure_is_drawn_without_an_error(made: EditableRun, tmp_path: Pat
     assert f"{FIGURES} plots, {FIGURES} drawn, 0.5 s shown; slots busy" in dom
 
 
+TILES = """<script>
+const values = [...document.querySelectorAll(".tile .value")];
+const room = () => values.map((value) => {
+  const inside = document.createRange();
+  inside.selectNodeContents(value);
+  const tile = value.closest(".tile");
+  const padding = parseFloat(getComputedStyle(tile).paddingRight);
+  return tile.getBoundingClientRect().right - padding - inside.getBoundingClientRect().right;
+});
+const lines = () => Math.max(...values.map((value) => value.getClientRects().length && Math.round(
+  value.getBoundingClientRect().height / parseFloat(getComputedStyle(value).lineHeight))));
+const seen = [];
+for (const text of [null, "19.1 → 21.3 %", "100.0 → 100.0 %"]) {
+  if (text) for (const value of values) value.textContent = text;
+  seen.push(`${Math.min(...room()).toFixed(1)} px, ${lines()} lines`);
+}
+document.body.innerHTML = `<p id="probe">${values.length} tiles: ${seen.join("; ")}</p>`;
+</script>"""
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1300, 1000, 640])
+def test_the_number_of_a_tile_keeps_its_distance_from_the_border(made: EditableRun, tmp_path: Path, width: int) -> None:
+    page = write_report(made.write(tmp_path / "run"))
+    text = page.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+    page.write_text(text.replace("</body>", f"{TILES}</body>"), encoding="utf-8")
+    dom, _ = browse(page, tmp_path / "profile", f"--window-size={width},2400", "--dump-dom")
+    [told] = re.findall(r"6 tiles: ([^<]*)</p>", dom)
+    own, usual, widest = ((float(room), int(lines)) for room, lines in re.findall(r"(-?[\d.]+) px, (\d+) lines", told))
+    for room, lines in (own, usual):
+        assert room >= -0.5, "inside the padding"
+        assert lines == 1
+    assert widest[0] >= -0.5
+
+
 @needs_browser
 def test_a_run_at_its_very_beginning_is_drawn_without_an_error(made: EditableRun, tmp_path: Path) -> None:
     page = write_report(part_of(made, made.rows[:40]).write(tmp_path / "run"))

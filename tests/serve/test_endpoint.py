@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -10,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.models.tokens import encode_prompt, load_tokenizer
+from offbeat.ports import Completion
+from offbeat.records import Span
 from offbeat.rollout.engine import Engine
+from offbeat.serve.answers import event
 
 from .conftest import CONTEXT, Shelf, policy, served
+from .test_refusals import CHAT, GOOD, post, run
 
 ASK: dict[str, Any] = {"model": "tiny", "prompt": "12+30=", "max_tokens": 12, "seed": 5}
 
@@ -193,3 +198,43 @@ def test_seeds_fix_every_choice(seed: int, n: int) -> None:
             assert [c.text for c in first.choices] == [c.text for c in again.choices]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("-inf"), float("inf")])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_logprob_that_is_no_number_is_a_failure_that_is_said(logprob: float, wanted: bool) -> None:
+    """JSON has no such number, and what was sampled with one is nonsense: its call fails, whatever was asked for."""
+
+    class Broken(Engine):
+        def step(self) -> list[Completion]:
+            return [
+                Completion(c.request_id, c.slot, tuple(broken(s) for s in c.spans), c.finish_reason)
+                for c in super().step()
+            ]
+
+        def sampled(self, request_id: int, start: int = 0) -> tuple[Span, ...]:
+            return tuple(broken(s) for s in super().sampled(request_id, start))
+
+    def broken(span: Span) -> Span:
+        return Span(span.version, span.token_ids, (logprob,) * len(span.token_ids))
+
+    words = f"the engine sampled a token with log-prob {logprob}, which is not a finite number"
+
+    async def scenario(server: Any) -> None:
+        for path, body in (("completions", GOOD), ("chat/completions", CHAT)):
+            ask = body | ({"logprobs": True if path.startswith("chat") else 0} if wanted else {})
+            answer = await post(server, ask, path)
+            assert answer.status_code == 500
+            assert answer.json()["error"]["message"] == words
+            streamed = await post(server, ask | {"stream": True}, path)
+            (last,) = streamed.text.strip().split("\n\n")
+            assert json.loads(last.removeprefix("data: "))["error"]["message"] == words
+        await server.until(lambda: len(server.ended) == 4)
+        assert {(one.outcome, one.reason) for one in server.ended} == {("failed", words)}
+
+    run(scenario, engine=Broken)
+
+
+def test_events_are_json() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        event({"logprob": float("nan")})

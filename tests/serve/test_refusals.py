@@ -12,12 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from offbeat.errors import SettingsError
 from offbeat.ports import Completion
-from offbeat.serve.server import Address, check_key
+from offbeat.serve.address import Address, check_key
+from offbeat.serve.gate import Gate
+from offbeat.serve.refusals import HttpRefusal
 
-from .conftest import CONTEXT, Paced, Served, Shelf, policy, served
+from .conftest import Paced, Served, Shelf, policy, served
 
 GOOD: dict[str, Any] = {"model": "tiny", "prompt": "1+1=", "max_tokens": 4}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "1+1="}], "max_tokens": 4}
@@ -38,56 +41,6 @@ def run(scenario: Callable[[Served], Awaitable[None]], **changes: Any) -> None:
             await server.rest()
 
     asyncio.run(main())
-
-
-MALFORMED: dict[str, tuple[Any, str]] = {
-    "no JSON": (b"{", "JSON"),
-    "not an object": ([1], "body"),
-    "not text": (b"\xff\xfe", "JSON"),
-    "no model": ({"prompt": "1"}, "model"),
-    "no prompt": ({"model": "tiny"}, "prompt"),
-    "an empty prompt of token ids": (GOOD | {"prompt": []}, "prompt"),
-    "a token id that is negative": (GOOD | {"prompt": [-1]}, "prompt"),
-    "a token id outside the vocabulary": (GOOD | {"prompt": [1, 10**6]}, "vocabulary"),
-    "an empty list among token ids": (GOOD | {"prompt": [[1], []]}, "prompt"),
-    "texts and ids": (GOOD | {"prompt": ["a", [1]]}, "prompt"),
-    "a number": (GOOD | {"prompt": 7}, "prompt"),
-    "no tokens wanted": (GOOD | {"max_tokens": 0}, "max_tokens"),
-    "more tokens than may be": (GOOD | {"max_tokens": CONTEXT + 1}, "max_tokens"),
-    "more than the context": (GOOD | {"prompt": "1" * CONTEXT}, "context"),
-    "a temperature that is none": (GOOD | {"temperature": "warm"}, "temperature"),
-    "a temperature below 0": (GOOD | {"temperature": -1}, "temperature"),
-    "top_p of 0": (GOOD | {"top_p": 0}, "top_p"),
-    "an unknown key": (GOOD | {"temprature": 1}, "temprature"),
-    "a key that is not supported": (GOOD | {"frequency_penalty": 0.5}, "frequency_penalty"),
-    "echo": (GOOD | {"echo": True}, "echo"),
-    "too many choices": (GOOD | {"n": 128}, "n"),
-    "an empty stop string": (GOOD | {"stop": ""}, "stop"),
-    "options of no stream": (GOOD | {"stream_options": {"include_usage": True}}, "stream_options"),
-}
-MALFORMED_CHATS: dict[str, tuple[Any, str]] = {
-    "no messages": (CHAT | {"messages": []}, "messages"),
-    "an unknown role": (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, "role"),
-    "an image": (CHAT | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "type"),
-    "tools": (CHAT | {"tools": [{"type": "function"}]}, "tools"),
-    "log-probs of other tokens": (CHAT | {"logprobs": True, "top_logprobs": 5}, "top_logprobs"),
-}
-
-
-@pytest.mark.parametrize("path", ["completions", "chat/completions"])
-def test_malformed_requests_are_400_and_name_the_key(path: str) -> None:
-    async def scenario(server: Served) -> None:
-        for what, (body, word) in (MALFORMED if path == "completions" else MALFORMED_CHATS).items():
-            answer = await post(server, body, path)
-            assert answer.status_code == 400, (what, answer.text)
-            error = answer.json()["error"]
-            assert error["type"] == "invalid_request_error"
-            assert word in error["message"], (what, error)
-            assert len(error["message"].splitlines()) == 1
-            assert answer.headers["x-should-retry"] == "false"
-        assert server.notices[1:] == [], "a refused request began something"
-
-    run(scenario, max_calls=100)
 
 
 def test_neutral_values_of_unsupported_keys_are_taken() -> None:
@@ -219,6 +172,39 @@ def test_sessions_that_no_session_can_be() -> None:
         assert (await post(server, GOOD, **both)).status_code == 400
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "words"),
+    [
+        ("X-Offbeat-Session", ("one", "two"), "x-offbeat-session is sent with 'one' and 'two'"),
+        ("Authorization", ("Bearer none:one", "Bearer none:two"), "authorization is sent with 2 values"),
+        ("Content-Type", ("application/json", "text/plain"), "content-type is sent with"),
+    ],
+)
+def test_a_header_that_says_two_things_is_refused(header: str, values: tuple[str, str], words: str) -> None:
+    """Nobody is answered by the session, the key, the host or the type that came first."""
+
+    def sent(server: Served, values: tuple[str, ...]) -> Awaitable[httpx.Response]:
+        listed = [(header, value) for value in values]
+        if header != "Content-Type":
+            listed.append(("Content-Type", "application/json"))
+        return httpx.AsyncClient().post(f"{server.url}/completions", content=json.dumps(GOOD), headers=listed)
+
+    async def scenario(server: Served) -> None:
+        refused = await sent(server, values)
+        assert refused.status_code == 400
+        assert words in refused.json()["error"]["message"]
+        assert not server.ended
+        assert (await sent(server, (values[0], values[0]))).status_code == 200
+
+    run(scenario)
+
+
+def test_a_request_for_two_hosts_is_refused() -> None:
+    headers = [(b"host", b"localhost"), (b"host", b"evil.example")]
+    with pytest.raises(HttpRefusal, match=r"^host is sent with 'localhost' and 'evil.example'"):
+        Gate("", 1, 1.0).session_of(Request({"type": "http", "headers": headers}))
 
 
 def test_more_calls_than_may_be_are_429() -> None:

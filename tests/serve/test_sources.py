@@ -20,7 +20,7 @@ from offbeat.backends.weights import Canary, publish
 from offbeat.errors import EngineError, SettingsError, WeightsError
 from offbeat.live.runlog import RunLog
 from offbeat.rollout.engine import Engine
-from offbeat.serve.server import default_options
+from offbeat.serve.options import default_options
 from offbeat.serve.sources import ModelDirectory, RunVersions, source_of
 from offbeat.settings import load_settings
 from offbeat.testing.empty_report import EMPTY_REPORT

@@ -169,6 +169,7 @@ MALFORMED = (
     '{"name": "add", "parameters": {}} and more',
     '{"a": 1}',
     '{"name": "add", "parameters": {"a": NaN}}',
+    '{"name": "add", "parameters": {"a": -1e999}}',
     "<tool_call>" + "[" * 50 + "</tool_call>",
     " <tool",
 )

@@ -11,9 +11,9 @@ import typer
 
 def doctor(
     ray: Annotated[
-        str | None, typer.Option("--ray", help="Ask a Ray cluster at host:port; default RAY_ADDRESS, if set.")
+        str | None, typer.Option("--ray", help="Ask a Ray cluster, auto or HOST:PORT; default RAY_ADDRESS, if set.")
     ] = None,
-    vllm: Annotated[str | None, typer.Option("--vllm", help="Ask a vLLM server at this URL.")] = None,
+    vllm: Annotated[str | None, typer.Option("--vllm", help="Ask a vLLM server at this http or https URL.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else there.")
     ] = False,
@@ -22,8 +22,15 @@ def doctor(
     from offbeat.diagnosis.doctor import examine, facts_in_words
     from offbeat.diagnosis.finding import findings_in_words
     from offbeat.diagnosis.machine import look_around
+    from offbeat.diagnosis.servers import check_addresses
+    from offbeat.errors import SettingsError
 
-    machine = look_around(Path.cwd(), ray, vllm)
+    check_addresses(ray, vllm)
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        raise SettingsError(f"the current directory: {error.strerror}; go to the one that runs are to lie in") from None
+    machine = look_around(here, ray, vllm)
     findings = examine(machine)
     possible = not any(finding.severity == "error" for finding in findings)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import ExitStack, closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +15,13 @@ import typer
 from offbeat.errors import SettingsError
 
 if TYPE_CHECKING:
+    import socket
+
+    from rich.console import Console
+
     from offbeat.serve.hub import Hub
     from offbeat.serve.options import ServeOptions
-    from offbeat.serve.server import Address
+    from offbeat.serve.record import CallRecord
     from offbeat.serve.sources import Source
 
 KEY_VARIABLE = "OFFBEAT_API_KEY"
@@ -84,22 +89,31 @@ def serve(
 ) -> None:
     """Serve the versions of a run, or a model, to OpenAI clients; a session keeps the version it began with."""
     _require_extra()
-    from offbeat.serve.server import Address, default_options
+    from rich.console import Console
+
+    from offbeat.serve.address import Address
+    from offbeat.serve.complaints import shown
+    from offbeat.serve.options import default_options
+    from offbeat.serve.record import CallRecord
     from offbeat.serve.sources import source_of
 
     address = Address(host, port, _key(key_file))
     address.check()
-    source = source_of(directory)
     if name is not None and (not name or "@" in name or len(name) > 128):
-        raise SettingsError(f"--name {name}: a name has 1 to 128 characters and no @, which comes before a version")
+        raise SettingsError(f"--name {shown(name)}: not a usable name; give 1 to 128 characters, none of them an @")
+    source = source_of(directory)
     options = default_options(
         source, engine, lanes=lanes, slots=slots, threads=threads, context=context, max_new_tokens=max_tokens,
         max_calls=max_calls, max_body_bytes=max_body, max_sessions=max_sessions, lease_seconds=lease,
         max_versions=max_versions, keep_versions=keep_versions,
     )  # fmt: skip
-    if engine is EngineName.vllm:
-        _with_vllm()
-    _run(source, options, address, name or source.name, record, engine, as_json)
+    console = Console(stderr=True)
+    with ExitStack() as ends:
+        sock = ends.enter_context(address.bind())
+        if engine is EngineName.vllm:
+            _with_vllm()
+        book = None if record is None else ends.enter_context(closing(CallRecord(record, console.print)))
+        _run(source, options, sock, address.key, name or source.name, book, engine, as_json, console)
 
 
 def _with_vllm() -> None:
@@ -116,7 +130,7 @@ def _with_vllm() -> None:
 
 
 def _key(file: Path | None) -> str:
-    from offbeat.serve.server import check_key, read_key
+    from offbeat.serve.address import check_key, read_key
 
     if file is not None:
         return read_key(file)
@@ -127,39 +141,30 @@ def _key(file: Path | None) -> str:
 def _run(
     source: Source,
     options: ServeOptions,
-    address: Address,
+    sock: socket.socket,
+    key: str,
     name: str,
-    record: Path | None,
+    book: CallRecord | None,
     engine: str,
     as_json: bool,
+    console: Console,
 ) -> None:
     import asyncio
 
-    from rich.console import Console
-
-    from offbeat.serve.observed import CallRecord
     from offbeat.serve.server import serve as run
-
-    console = Console(stderr=True)
 
     def say(url: str, hub: Hub) -> None:
         if as_json:
             typer.echo(json.dumps({"url": url, "model": name, "version": hub.pins.newest}))
         console.print(f"{name} at {url}, newest version {hub.pins.newest}; Ctrl-C ends it", highlight=False)
 
-    book = CallRecord(record, lambda words: console.print(words)) if record is not None else None
-    try:
-        asyncio.run(run(source, options, address, name, book, say, engine))
-    finally:
-        if book is not None:
-            book.close()
+    asyncio.run(run(source, options, sock, key, name, book, say, engine))
 
 
 def _require_extra() -> None:
-    """Raises SettingsError where the libraries of the extra are not installed."""
-    try:
-        import prometheus_client  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(f"serve: {error.name} is not installed; run pip install 'offbeat[serve]'") from None
+    """Raises SettingsError where the libraries of the extra are not installed. Loads none of them."""
+    from importlib.util import find_spec
+
+    for library in ("prometheus_client", "starlette", "uvicorn"):
+        if find_spec(library) is None:
+            raise SettingsError(f"serve: {library} is not installed; run pip install 'offbeat[serve]'")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from offbeat.backends.vllm.interpreter import REMEDY
 from offbeat.diagnosis.finding import Evidence, Finding, Severity, worst_first
-from offbeat.diagnosis.machine import DEFAULT_PORTS, Answer, Machine
+from offbeat.diagnosis.machine import DEFAULT_PORTS, Machine
+from offbeat.diagnosis.servers import Answer
 
 GIB = 1 << 30
 LEAST_PYTHON = (3, 11)
@@ -103,12 +105,16 @@ def limits(m: Machine) -> Iterator[Finding]:
 
 
 def servers(m: Machine) -> Iterator[Finding]:
-    """Servers asked for that do not answer; default ports that something else may hold."""
-    asked = (("ray", m.ray, m.ray_answer, "start it (ray start --head) or mend RAY_ADDRESS"),
+    """What is asked for and is not there: vLLM's Python, servers that do not answer; default ports that something else
+    may hold."""
+    if m.vllm_problem:
+        sentence = f"A run on vLLM would be refused: {m.vllm_problem}."
+        yield Finding("vllm-python", "warning", sentence, REMEDY)
+    asked = (("ray", m.ray, m.ray_answer, "start it (ray start --head), or mend the address"),
              ("vllm", m.vllm, m.vllm_answer, "start the server, or mend the URL"))  # fmt: skip
     for name, installed, answer, remedy in asked:
         if answer is not None and answer.problem:
-            sentence = f"{name} at {answer.address} does not answer: {answer.problem}."
+            sentence = f"{name} at {answer.address} cannot be used: {answer.problem}."
             yield Finding(f"{name}-unreachable", "warning", sentence, remedy)
         if answer is not None and installed is None and name == "ray":
             sentence = f"{name} is asked for at {answer.address} and not installed here."
@@ -141,13 +147,15 @@ def facts_in_words(m: Machine) -> Iterator[str]:
     shared = f", {m.shared_memory_bytes / GIB:.1f} GiB in /dev/shm" if m.shared_memory_bytes is not None else ""
     yield f"{m.free_bytes / GIB:.1f} GiB free in {m.here}{shared}, {m.descriptors} files a process"
     yield f"policy cache {m.cache}: {m.cache_bytes / (1 << 20):.0f} MiB"
-    servers = f"Ray {_server(m.ray, m.ray_answer)}; vLLM {_server(m.vllm, m.vllm_answer)}"
+    vllm = f"{m.vllm or 'none'} at {m.vllm_python}{_asked(m.vllm_answer)}"
+    servers = f"Ray {f'{m.ray} installed' if m.ray else 'not installed'}{_asked(m.ray_answer)}; vLLM {vllm}"
     yield f"optional: {servers}; browser {m.browser or 'none'}"
 
 
-def _server(installed: str | None, answer: Answer | None) -> str:
-    here = f"{installed} installed" if installed else "not installed"
-    return here + ("" if answer is None else f", asked at {answer.address}")
+def _asked(answer: Answer | None) -> str:
+    if answer is None:
+        return ""
+    return f", {'not usable' if answer.problem else 'answers'} at {answer.address}"
 
 
 def _size(what: str, count: int) -> Evidence:

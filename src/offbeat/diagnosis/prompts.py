@@ -9,6 +9,7 @@ from statistics import fmean, median
 from offbeat import events as e
 from offbeat.diagnosis.case import Case
 from offbeat.diagnosis.finding import Evidence, Finding
+from offbeat.diagnosis.timing import FEWEST
 
 NAMED = 5
 RECENT = 20
@@ -80,7 +81,7 @@ def zero_advantage(case: Case) -> Iterator[Finding]:
     """Groups whose responses all have the same reward teach nothing."""
     reports = case.reports[-RECENT:]
     groups = case.run.settings.schedule.train_batch_size // case.run.group_size
-    if len(reports) < RECENT // 2:
+    if len(reports) < FEWEST:
         return
     share = fmean(report.zero_advantage_groups / groups for report in reports)
     if share < 0.7:
@@ -100,8 +101,8 @@ def zero_advantage(case: Case) -> Iterator[Finding]:
 def runaway_lengths(case: Case) -> Iterator[Finding]:
     """Responses grow towards the limit, or most are cut off at it."""
     ended = [heard.event for heard in sorted(case.story.accepted.values(), key=lambda heard: heard.seq)]
-    if len(ended) < 2 * SAMPLE:
-        return
+    if len(ended) < max(2 * SAMPLE, FEWEST * case.run.settings.schedule.train_batch_size):
+        return  # of the first few batches the short responses are the first to end
     first, last = ended[:SAMPLE], ended[-SAMPLE:]
     before, after = (fmean(event.tokens for event in part) for part in (first, last))
     cut = fmean(event.finish_reason == "length" for event in last)

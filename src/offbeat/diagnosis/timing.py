@@ -15,16 +15,20 @@ from offbeat.report.read import Run
 
 WINDOW = 32
 """Iterations looked at."""
-FEWEST = 4
-"""With fewer nothing is said of shares."""
+FEWEST = 10
+"""Iterations: of fewer, or of as little sampled as that, no rate or share is judged."""
+FEWEST_SECONDS = 30.0
+"""Of a shorter time no share is judged: one pause would decide it. A whole window is enough, however fast."""
+FEWEST_BEATS = 20
+"""The same of heartbeats."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """`shares` of the learner's time over the newest `iterations` iterations, empty while there are too few.
+    """`shares` of the learner's time over the newest `iterations` iterations, empty while that is too little to judge.
 
     `busy_share` is the mean share of slots in use in that time, `parked_share` the share of heartbeats in which a
-    response waited for room; None where nothing was said. `score_seconds` are the newest waits for a reward.
+    response waited for room; None where too little was said. `score_seconds` are the newest waits for a reward.
     `training_since` is the run time at which the batch in training was handed out, or the learner last said that it
     goes on with it; None while there is none.
     """
@@ -112,6 +116,7 @@ def timing_of(run: Run) -> Timing:
     published = [(r.now, r.event.version) for r in run.records if isinstance(r.event, e.Trained)]
     window = published[-WINDOW - 1 :] if len(published) > FEWEST else []
     since, until = (window[0][0], window[-1][0]) if window else (0.0, 0.0)
+    enough = until - since >= FEWEST_SECONDS or len(window) > WINDOW
     spent: dict[str, float] = defaultdict(float)
     beats = parked = 0
     last, doing = 0.0, "down"
@@ -129,9 +134,9 @@ def timing_of(run: Run) -> Timing:
         iterations=max(0, len(window) - 1),
         seconds=total,
         first=window[0][1] if window else 0,
-        shares={what: spent[what] / total for what in spent} if total > 0 else {},
-        busy_share=_busy_share(run, since, until) if window else None,
-        parked_share=parked / beats if beats else None,
+        shares={what: spent[what] / total for what in spent} if enough and total > 0 else {},
+        busy_share=_busy_share(run, since, until) if enough else None,
+        parked_share=parked / beats if enough and beats >= FEWEST_BEATS else None,
         score_seconds=tuple(book.waits),
         training_since=book.training_since,
     )
@@ -141,4 +146,4 @@ def _busy_share(run: Run, since: float, until: float) -> float | None:
     beats = heartbeats(run)
     inside = (beats.times > since) & (beats.times <= until)
     slots = run.settings.rollout.slots * run.settings.rollout.lanes
-    return float(beats.busy[inside].mean()) / slots if inside.any() else None
+    return float(beats.busy[inside].mean()) / slots if inside.sum() >= FEWEST_BEATS else None

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 
 from offbeat.errors import EngineError
-from offbeat.ports import LEAST_TEMPERATURE, Parcel, Request, Sampling
+from offbeat.ports import Parcel, Request, Sampling
+from offbeat.records import LEAST_TEMPERATURE
 from offbeat.rollout.config import ModelShape
 
 

@@ -120,7 +120,7 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
 
 def event(body: dict[str, Any]) -> bytes:
     """A server-sent event."""
-    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

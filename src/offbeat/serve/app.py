@@ -23,6 +23,7 @@ from offbeat.errors import OffbeatError
 from offbeat.serve.answers import DONE, Head, Logprobs, choice, error_body, event, model_card, usage
 from offbeat.serve.bodies import ChatAsk, CompletionAsk, read_ask
 from offbeat.serve.calls import Call
+from offbeat.serve.complaints import cut, shown
 from offbeat.serve.desk import Asked, Desk
 from offbeat.serve.gate import SESSION_HEADER, Gate, check_session
 from offbeat.serve.refusals import refusal, refused
@@ -72,7 +73,7 @@ class Endpoint:
     @staticmethod
     async def _lost(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        words = {404: f"{request.url.path} is not here", 405: f"{request.method} is not allowed here"}
+        words = {404: f"{cut(request.url.path)} is not here", 405: f"{cut(request.method)} is not allowed here"}
         return refused(error.status_code, words.get(error.status_code, error.detail))
 
     @staticmethod
@@ -107,7 +108,7 @@ class Endpoint:
         for one in self.desk.models():
             if one["name"] == name:
                 return JSONResponse(self._card(one))
-        return refused(404, f"model {name[:80]!r} is not there", "model", "model_not_found")
+        return refused(404, f"model {shown(name)} is not there", "model", "model_not_found")
 
     def _card(self, one: dict[str, Any]) -> dict[str, Any]:
         return model_card(

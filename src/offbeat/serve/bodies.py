@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import from_json
 
 from offbeat.errors import OffbeatError
 from offbeat.ports import Sampling
+from offbeat.records import LEAST_TEMPERATURE
+from offbeat.serve.complaints import PARTS, TEXT, Unfit, complaint, shown
 from offbeat.serve.tools import MOST_TOOLS, Tool, ToolCall
 
 UNUSED = (
@@ -42,8 +55,18 @@ NEUTRAL: dict[str, Any] = {
 }
 """Keys that are not supported, and the value at which each changes nothing."""
 
+
+def _no_truth_value(value: Any) -> Any:
+    """JSON's true and false are no numbers, whatever Python says."""
+    if isinstance(value, bool):
+        raise Unfit("", f"= {shown(value)}: give a number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Real = Annotated[float, BeforeValidator(_no_truth_value)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 
 
 class BadRequest(OffbeatError):
@@ -65,11 +88,11 @@ class Ask(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     model: str = Field(min_length=1, max_length=256)
-    temperature: float = Field(1.0, ge=0, le=10, allow_inf_nan=False)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, le=1 << 31)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    n: int = Field(1, ge=1, le=128)
+    temperature: Real = Field(1.0, ge=0, le=10, allow_inf_nan=False)
+    top_p: Real = Field(1.0, gt=0, le=1)
+    top_k: Whole = Field(0, ge=0, le=1 << 31)
+    seed: Whole | None = Field(None, ge=-(2**63), lt=2**63)
+    n: Whole = Field(1, ge=1, le=128)
     stop: tuple[Stop, ...] = Field((), max_length=16)
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -85,11 +108,19 @@ class Ask(BaseModel):
             if key in UNUSED or value is None:
                 continue
             if key in NEUTRAL and key not in cls.model_fields:
-                if value != NEUTRAL[key]:
-                    raise ValueError(f"{key} = {_short(value)} is not supported; leave it out")
+                neutral = NEUTRAL[key]
+                if value != neutral or isinstance(value, bool) > isinstance(neutral, bool):
+                    raise Unfit(key, f"= {shown(value)} is not supported; leave it out")
                 continue
             rest[key] = value
         return rest
+
+    @field_validator("temperature")
+    @classmethod
+    def _greedy_or_warm_enough(cls, temperature: float) -> float:
+        if 0 < temperature < LEAST_TEMPERATURE:
+            raise Unfit("", f"= {temperature:g}: give 0 (the most likely token) or at least {LEAST_TEMPERATURE:g}")
+        return temperature
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -99,7 +130,7 @@ class Ask(BaseModel):
     @model_validator(mode="after")
     def _options_of_a_stream(self) -> Ask:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is allowed only with stream = true")
+            raise Unfit("stream_options", "is allowed only with stream = true; leave it out, or stream")
         return self
 
     @property
@@ -124,8 +155,8 @@ class CompletionAsk(Ask):
     """`prompt`: a text, token ids, or a list of either."""
 
     prompt: str | Tokens | Annotated[list[str] | list[Tokens], Field(min_length=1, max_length=128)]
-    max_tokens: int = Field(16, ge=1)
-    logprobs: int | None = Field(None, ge=0, le=1)
+    max_tokens: Whole = Field(16, ge=1)
+    logprobs: Whole | None = Field(None, ge=0, le=1)
     """1 as well as 0 gives the sampled tokens' log-probs only: the engine keeps no others."""
 
     @property
@@ -166,12 +197,18 @@ class CalledTool(BaseModel):
         return ToolCall(self.id, self.function.name, self.function.arguments)
 
 
+Content = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[list[TextPart], Tag(PARTS)],
+    Discriminator(lambda content: PARTS if isinstance(content, list) else TEXT),
+]
+
+
 class Message(BaseModel):
     """A turn of a conversation. Only an assistant that calls tools may say nothing; other keys are not used."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: Content | None = None
     tool_calls: Annotated[list[CalledTool], Field(max_length=MOST_TOOLS)] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -179,9 +216,9 @@ class Message(BaseModel):
     @model_validator(mode="after")
     def _something_said(self) -> Message:
         if self.content is None and not self.calls:
-            raise ValueError("messages: each has a content, but for those of an assistant that calls tools")
+            raise Unfit("content", "is missing; only an assistant that calls tools may leave it out")
         if self.calls and self.role != "assistant":
-            raise ValueError(f"messages: tool_calls are an assistant's, not of the role {self.role}")
+            raise Unfit("tool_calls", f"are an assistant's, not of the role {self.role}; remove them")
         return self
 
     @property
@@ -207,8 +244,8 @@ class Message(BaseModel):
 
 class ChatAsk(Ask):
     messages: list[Message] = Field(min_length=1, max_length=4096)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: Whole | None = Field(None, ge=1)
+    max_completion_tokens: Whole | None = Field(None, ge=1)
     logprobs: bool = False
     tools: list[Tool] = Field([], max_length=MOST_TOOLS)
     tool_choice: Literal["none", "auto"] = "auto"
@@ -218,7 +255,7 @@ class ChatAsk(Ask):
     def _tools_told_apart(self) -> ChatAsk:
         names = [tool.function.name for tool in self.tools]
         if len(set(names)) < len(names):
-            raise ValueError("tools: two of them have the same name")
+            raise Unfit("tools", "has two functions of the same name; name each in its own way")
         return self
 
     @property
@@ -239,24 +276,8 @@ class ChatAsk(Ask):
 def read_ask(kind: type[CompletionAsk] | type[ChatAsk], body: bytes) -> CompletionAsk | ChatAsk:
     """The request in a body. Raises BadRequest, one line."""
     try:
-        return kind.model_validate_json(body)
+        return kind.model_validate(from_json(body, allow_inf_nan=False))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=True)[0]
-    param = ".".join(str(part) for part in first["loc"] if isinstance(part, int | str)) or None
-    if first["type"] == "value_error":
-        words = str(first["ctx"]["error"])
-        raise BadRequest(words, words.split(" ", 1)[0] or None)
-    if first["loc"][:1] == ("prompt",) and first["type"] != "missing":
-        raise BadRequest(
-            "prompt: give a text, token ids, or a list of up to 128 of either, none of them empty", "prompt"
-        )
-    if first["type"] == "json_invalid":
-        raise BadRequest(f"the body is not valid JSON: {first['msg']}")
-    if first["type"] == "extra_forbidden":
-        raise BadRequest(f"{param} is not a known key; remove it", param)
-    raise BadRequest(f"{param or 'the body'} = {_short(first['input'])}: {first['msg']}", param)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+        raise BadRequest(*complaint(error.errors(include_url=False)[0])) from None
+    except ValueError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None

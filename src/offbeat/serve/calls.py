@@ -1,12 +1,14 @@
 """One response under way as whoever waits for it sees it, and the notices a server gives of calls, versions and lanes.
 
-Invariant (C1): every token of a call was sampled by the version it was given; another one ends it as a failure.
+Invariants: C1, every token of a call was sampled by the version it was given; every log-prob is a finite number.
+Anything else ends it as a failure.
 Knows no engine and no HTTP. Belongs to one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, TypeAlias
 
@@ -106,6 +108,9 @@ class Call:
         self.spans += spans
         self._fresh += spans
         self.tokens += sum(len(span.token_ids) for span in spans)
+        broken = [x for span in spans for x in span.behaviour_logprobs if not math.isfinite(x)]
+        if broken:
+            self.failure = f"the engine sampled a token with log-prob {broken[0]}, which is not a finite number"
         mixed = {span.version for span in spans} - {self.version}
         if mixed:
             self.failure = f"version {min(mixed)} sampled tokens of a call of version {self.version}"

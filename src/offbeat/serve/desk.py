@@ -18,6 +18,7 @@ from offbeat.models.tokens import encode_rendered, load_tokenizer, rendered
 from offbeat.rollout.config import read_shape
 from offbeat.serve.bodies import Ask, BadRequest, ChatAsk, CompletionAsk, Message
 from offbeat.serve.calls import Call
+from offbeat.serve.complaints import cut, shown
 from offbeat.serve.conversations import Called, Conversations
 from offbeat.serve.hub import Hub, Order
 from offbeat.serve.text import TextStream
@@ -76,7 +77,7 @@ class Desk:
         base, _, number = model.rpartition("@")
         if base == self.name and number.isascii() and number.isdigit() and len(number) < 10:
             return int(number)
-        raise PinError("unknown-version", f"model {model[:80]!r} is not there; this server has {self.name!r}")
+        raise PinError("unknown-version", f"model {shown(model)} is not there; this server has {self.name!r}")
 
     def model_of(self, version: int) -> str:
         return f"{self.name}@{version}"
@@ -113,7 +114,9 @@ class Desk:
                 text = rendered(self.tokenizer, [self._turn(m, session) for m in ask.messages], ask.shown_tools)
             except Exception as error:  # a model's template is foreign code: it refuses roles and orders in its own way
                 words = (str(error).splitlines() or [type(error).__name__])[0]
-                raise BadRequest(f"the model's chat template refuses these messages: {words}", "messages") from None
+                raise BadRequest(
+                    f"the model's chat template refuses these messages: {cut(words, 300)}", "messages"
+                ) from None
             return [(text, self.conversations.prompt_ids(session, text))]
         assert isinstance(ask, CompletionAsk)
         return [
@@ -132,10 +135,12 @@ class Desk:
         if not prompt_ids:
             raise BadRequest("the prompt has no tokens; give at least one", where)
         if max(prompt_ids) >= self._vocab:
-            raise BadRequest(f"token id {max(prompt_ids)} is outside the vocabulary of {self._vocab}", where)
+            raise BadRequest(f"token id {shown(max(prompt_ids))} is outside the vocabulary of {self._vocab}", where)
         room, wanted = options.context - len(prompt_ids), ask.most_tokens
         if wanted is not None and wanted > options.max_new_tokens:
-            raise BadRequest(f"max_tokens = {wanted}: at most {options.max_new_tokens} may be asked for", "max_tokens")
+            raise BadRequest(
+                f"max_tokens = {shown(wanted)}: at most {options.max_new_tokens} may be asked for", "max_tokens"
+            )
         if room < (wanted or 1):
             raise BadRequest(
                 f"{len(prompt_ids)} tokens of prompt and {wanted or 1} of response do not fit the context length"

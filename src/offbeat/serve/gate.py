@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
 
+from offbeat.serve.complaints import shown
 from offbeat.serve.refusals import HttpRefusal
 
 SESSION_HEADER = "x-offbeat-session"
@@ -31,12 +32,12 @@ class Gate(NamedTuple):
     def session_of(self, request: Request) -> str | None:
         """Let a request in and say which session it belongs to: by its header, or by what follows a colon after its
         key. Raises HttpRefusal."""
-        if not self.key and not _HERE.fullmatch(request.headers.get("host", "")):
+        if not self.key and not _HERE.fullmatch(_only(request, "host")):
             raise HttpRefusal(403, "this server answers to localhost only; start it with a key to be reached by others")
-        suffix = self._suffix(request.headers.get("authorization", ""))
-        named = request.headers.get(SESSION_HEADER)
+        suffix = self._suffix(_only(request, "authorization"))
+        named = _only(request, SESSION_HEADER)
         if named and suffix and named != suffix:
-            raise HttpRefusal(400, f"{SESSION_HEADER} names session {named!r}, the key {suffix!r}; name one")
+            raise HttpRefusal(400, f"{SESSION_HEADER} names session {shown(named)}, the key {shown(suffix)}; name one")
         session = named or suffix or None
         if session is not None:
             check_session(session)
@@ -54,7 +55,7 @@ class Gate(NamedTuple):
 
     async def body_of(self, request: Request) -> bytes:
         """Raises HttpRefusal for a body that is too large, too slow or not said to be JSON."""
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        if _only(request, "content-type").partition(";")[0].strip().lower() != "application/json":
             raise HttpRefusal(415, "send Content-Type: application/json")
         length = request.headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self.max_body_bytes:
@@ -76,7 +77,16 @@ class Gate(NamedTuple):
         return HttpRefusal(413, f"the body is larger than {self.max_body_bytes} bytes", "body_too_large")
 
 
+def _only(request: Request, header: str) -> str:
+    """The value of a header; "" where it is not sent. Raises HttpRefusal where it is sent with several values."""
+    values = {value: None for value in request.headers.getlist(header) if value}
+    if len(values) > 1:
+        which = f"{len(values)} values" if header == "authorization" else " and ".join(map(shown, [*values][:2]))
+        raise HttpRefusal(400, f"{header} is sent with {which}; send one")
+    return next(iter(values), "")
+
+
 def check_session(session: str) -> None:
     """Raises HttpRefusal for a name that no session can have."""
     if not _SESSION.fullmatch(session):
-        raise HttpRefusal(400, f"session {session[:40]!r}: use 1 to 128 letters, digits, dots, dashes and underscores")
+        raise HttpRefusal(400, f"session {shown(session)}: use 1 to 128 letters, digits, dots, dashes and underscores")

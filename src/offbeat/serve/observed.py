@@ -1,20 +1,9 @@
-"""What a server tells of itself: numbers for Prometheus, and a record of every call, one JSON object a line.
-
-The record is evidence: `versions` are those that sampled a call's tokens, as the engine says, whatever the call was
-meant to get. A disk that refuses ends the record, not the server.
-"""
+"""What a server tells of itself while it runs: numbers for Prometheus."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TextIO
-
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from offbeat.errors import SettingsError
 from offbeat.serve.calls import CallEnded, LaneLost, Notice, VersionChanged
 from offbeat.serve.hub import Hub
 
@@ -78,29 +67,3 @@ class Metrics:
 
     def page(self) -> tuple[bytes, str]:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
-
-
-class CallRecord:
-    """Writes every notice to a file as it comes; times are seconds since the epoch."""
-
-    def __init__(self, file: Path, complain: Callable[[str], None]) -> None:
-        self._file = file
-        self._complain = complain
-        try:
-            self._stream: TextIO | None = file.open("a", encoding="utf-8", buffering=1)
-        except OSError as error:
-            raise SettingsError(f"--record {file}: cannot be written ({error.strerror}); choose another file") from None
-
-    def saw(self, notice: Notice) -> None:
-        if self._stream is None:
-            return
-        row = {"event": type(notice).__name__, "at": round(time.time(), 6), **notice._asdict()}
-        try:
-            self._stream.write(json.dumps(row) + "\n")
-        except OSError as error:
-            self._complain(f"{self._file}: cannot be written ({error.strerror}); the server goes on without it")
-            self._stream = None
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()

@@ -1,10 +1,18 @@
-"""What a server may be told: sizes, limits, leases. Knows no HTTP and no engine."""
+"""What a server may be told: sizes, limits, leases. Knows no HTTP and no engine, and loads nothing large."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from offbeat.errors import EngineError, SettingsError
+from offbeat.rollout.config import read_shape
+from offbeat.serve.complaints import shown
+from offbeat.serve.sources import Source
 from offbeat.task_settings import Positive, Seconds, Section
+
+DEFAULT_CONTEXT = 2048
+OPTIONS = {"max_new_tokens": "max-tokens", "max_body_bytes": "max-body", "lease_seconds": "lease"}
+"""Of the command line, where their names are not those of the fields."""
 
 
 class ServeOptions(Section):
@@ -34,3 +42,35 @@ class ServeOptions(Section):
     """Newest versions that are held although no session needs them."""
     poll_seconds: Seconds = 1.0
     """How often new versions are looked for."""
+
+
+def default_options(source: Source, engine: str = "local", **given: int | float | None) -> ServeOptions:
+    """Options with the source's context where none is given. Raises SettingsError where they do not fit its model."""
+    try:
+        positions = read_shape(source.policy).max_positions
+    except EngineError as error:
+        raise SettingsError(str(error)) from None
+    chosen = {name: value for name, value in given.items() if value is not None}
+    context = int(chosen.setdefault("context", source.context or min(positions, DEFAULT_CONTEXT)))
+    chosen.setdefault("max_new_tokens", context)
+    if engine == "vllm":
+        if chosen.get("lanes", 1) > 1:
+            raise SettingsError(f"--lanes {chosen['lanes']}: a process has one vLLM engine; leave it out")
+        if not source.lora_rank and chosen.setdefault("max_versions", 1) > 1:
+            raise SettingsError(
+                f"--max-versions {chosen['max_versions']}: vLLM holds one version that is all weights, several that are"
+                " adapters; leave it out, or use --engine local"
+            )
+    if "keep_versions" not in chosen:
+        chosen["keep_versions"] = min(2, int(chosen.get("max_versions", 2)))
+    if context > positions:
+        raise SettingsError(f"--context {context}: the model takes {positions} tokens; give at most those")
+    if chosen["keep_versions"] > chosen.get("max_versions", ServeOptions.model_fields["max_versions"].default):
+        raise SettingsError(f"--keep-versions {chosen['keep_versions']}: more than --max-versions; lower it")
+    try:
+        return ServeOptions.model_validate(chosen)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        option = OPTIONS.get(name, name.replace("_", "-"))
+        raise SettingsError(f"--{option} {shown(first['input'])}: {first['msg']}") from None

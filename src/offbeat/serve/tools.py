@@ -9,12 +9,15 @@ a stream gives out is at every moment a beginning of the text of the whole answe
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 from collections.abc import Collection
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from offbeat.serve.complaints import Unfit
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
@@ -31,6 +34,15 @@ class Function(BaseModel):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     """Taken and not kept to: nothing forces arguments into a schema."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _can_be_written(cls, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
+        try:
+            json.dumps(parameters, allow_nan=False)
+        except ValueError:
+            raise Unfit("", "holds a number that no float can hold, such as 1e999; give finite ones") from None
+        return parameters
 
 
 class Tool(BaseModel):
@@ -66,14 +78,20 @@ class ToolCall(NamedTuple):
 def as_object(arguments: str) -> Any:
     """The JSON in `arguments`, or the text itself where it is none."""
     try:
-        return json.loads(arguments, parse_constant=_no_number)
+        return json.loads(arguments, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         return arguments
 
 
-def _no_number(spelled: str) -> None:
+def _no_number(spelled: str) -> NoReturn:
     """JSON knows no NaN and no infinity."""
     raise ValueError(spelled)
+
+
+def _finite(spelled: str) -> float:
+    """One that no float can hold could not be written down again."""
+    number = float(spelled)
+    return number if math.isfinite(number) else _no_number(spelled)
 
 
 def find_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:

@@ -2,8 +2,9 @@
 time it takes in float32, on a processor that multiplies bfloat16 matrices; and what that costs in exactness.
 
 Two learners of the same version step in turn on the same batch: prompts of the settings' task, responses that the
-built-in engine samples, their rewards. Printed: medians, the median of the paired ratios, how far apart their
-gradients are, and how far the log-probs of the sampled tokens are from those stated by the engine (float32).
+built-in engine samples, rewards that are drawn. Printed: what the responses cost, medians, the median of the paired
+ratios, how far apart their gradients are, and how far the log-probs of the sampled tokens are from those stated by the
+engine (float32).
 
     offbeat models get smollm2-135m
     python runs/learner_precision.py examples/smollm2_local.toml --steps 7
@@ -49,8 +50,11 @@ def sampled(settings: Settings, model: Path) -> Batch:
     for number in range(count * size):
         engine.submit(Request(number, 0, prompts[number // size].token_ids, number, rollout.max_new_tokens))
     done: dict[int, Completion] = {}
+    started = time.perf_counter()
     while engine.decoded():
         done |= {each.request_id: each for each in engine.step()}
+    tokens, took = sum(len(each.token_ids) for each in done.values()), time.perf_counter() - started
+    print(f"{len(done)} responses, {rollout.slots} at a time, {tokens} tokens: {took:.2f} s", flush=True)
     groups = []
     for number, prompt in enumerate(prompts):
         own = [done[number * size + i] for i in range(size)]

@@ -1,10 +1,10 @@
 """For all tests of a session: one cache of prepared policies, empty at its start and shared by its workers, libraries
-loaded once for all the runs that a worker's tests start, and one Ray cluster for those that ask for it."""
+loaded once for all the runs that tests start, and one Ray cluster for those that ask for it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -24,8 +24,14 @@ def policy_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CACHE_HOME"] = str(session / "cache")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def libraries() -> Iterator[None]:
-    with shared_libraries() as added:
-        os.environ.update(added)
-        yield
+_libraries = ExitStack()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the workers are started, which inherit the environment
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ and not session.config.option.collectonly:
+        os.environ.update(_libraries.enter_context(shared_libraries()))
+
+
+def pytest_unconfigure() -> None:
+    _libraries.close()

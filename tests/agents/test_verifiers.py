@@ -23,6 +23,8 @@ from tests.faults.conftest import Trial, finish, kill, policy, trial  # noqa: F4
 from tests.serve.test_tools import TEMPLATE, Scripted, telling
 
 pytest.importorskip("verifiers", reason="verifiers 0.2 or 0.3 is not installed: pip install 'offbeat[verifiers]'")
+pytestmark = pytest.mark.xdist_group("verifiers")
+"""Importing it takes seconds: in one process of the session only."""
 ENVIRONMENTS = Path(__file__).parent / "environments"
 CALL = '<tool_call>{"name": "add", "arguments": {"a": %d, "b": %d}}</tool_call>'
 

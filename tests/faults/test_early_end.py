@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 import pytest
+
+from offbeat.errors import SettingsError
+from offbeat.settings import settings_from
+from tests.clusters import ON_CLUSTER
 
 from .conftest import Trial
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("seconds", [1.5, 4.0])
+@pytest.mark.parametrize(("how", "seconds"), [(signal.SIGTERM, 0.0), (signal.SIGTERM, 2.5), (signal.SIGINT, 0.5)])
 def test_a_run_that_is_being_prepared_ends_in_order(trial: Trial, how: signal.Signals, seconds: float) -> None:
     process = trial.begin("learner.iterations=1000000")
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("task: ")
     time.sleep(seconds)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
@@ -24,9 +30,10 @@ def test_a_run_that_is_being_prepared_ends_in_order(trial: Trial, how: signal.Si
     assert not left
 
 
-def test_ray_takes_nothing_of_that_away(trial: Trial) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'offbeat[ray]'")
-    process = trial.begin("learner.iterations=1000000", "run.backend=ray")
+@ON_CLUSTER
+def test_ray_takes_nothing_of_that_away(trial: Trial, cluster: Any) -> None:
+    """It puts a handler of its own in place when it is joined."""
+    process = trial.begin("learner.iterations=1000000", "run.backend=ray", f"ray.address={cluster.address}")
     trial.wait_for(lambda: (trial.directory / "run.sqlite").exists(), process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
@@ -35,10 +42,9 @@ def test_ray_takes_nothing_of_that_away(trial: Trial) -> None:
     assert trial.verify()["c2_lost"] == 0
 
 
-def test_gpus_that_are_not_there_are_refused_at_once(trial: Trial) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'offbeat[ray]'")
-    process = trial.begin("learner.iterations=1", "run.backend=ray", "ray.lane_gpus=999")
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "ray.lane_gpus = 999: lanes reserve 999 GPUs, this machine has 0; lower it" in err
-    assert not trial.directory.exists()
+def test_gpus_that_are_not_there_are_refused() -> None:
+    ray_cluster = pytest.importorskip("offbeat.backends.ray_cluster", reason="Ray is not installed")
+    wanted = settings_from({"rollout": {"lanes": 2}, "ray": {"lane_gpus": 0.5}})
+    ray_cluster._check_gpus(wanted, 1.0)
+    with pytest.raises(SettingsError, match=r"ray.lane_gpus = 0.5: lanes reserve 1 GPUs, this machine has 0; lower it"):
+        ray_cluster._check_gpus(wanted, 0.0)

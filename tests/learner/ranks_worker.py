@@ -38,6 +38,8 @@ ROUNDED: dict[str, dict[str, Any]] = {}
 if matmuls_in_bfloat16():
     ROUNDED["bfloat16"] = {"micro_batch_tokens": 50, "matmul_precision": "bfloat16"}
 FSDP2 = {"processes": 2, "sharding": "fsdp2"}
+FEW = 2
+"""Steps of the rounded ones."""
 HALF = 10
 """Steps after which a learner is saved and another goes on."""
 
@@ -93,9 +95,11 @@ def main(rank: int, count: int, folder: Path) -> None:
     model = folder / "model"
     batches = msgspec.msgpack.decode((folder / "batches").read_bytes(), type=list[Batch])
     last = RECOMPUTED | FSDP2
-    shared, split = CASES | ROUNDED, SHARDED | ROUNDED
-    made = {case: train(model, batches, shared[case], ranks) for case in shared}
-    made |= {f"fsdp2 {case}": train(model, batches, split[case] | FSDP2, ranks) for case in split}
+    made = {case: train(model, batches, CASES[case], ranks) for case in CASES}
+    made |= {f"fsdp2 {case}": train(model, batches, SHARDED[case] | FSDP2, ranks) for case in SHARDED}
+    for case, chosen in ROUNDED.items():
+        made[case] = train(model, batches[:FEW], chosen, ranks)
+        made[f"fsdp2 {case}"] = train(model, batches[:FEW], chosen | FSDP2, ranks)
     made["saved"] = saved_half_way(model, folder / "by-two", batches, last, ranks)
     made["resumed"] = resumed(model, folder / "by-two", batches, last, ranks)
     made["taken over"] = resumed(model, folder / "by-one", batches, last, ranks)

@@ -29,7 +29,9 @@ def test_decoupled_ppo_killed_and_resumed_measures_on(trial: Trial) -> None:  # 
     reports = [event.report for event in trained(trial.directory)]
     measured = [report.instruments for report in reports if report.instruments is not None]
     assert len(measured) == ITERATIONS
-    assert all(each.drift_from_start and each.g_upd for each in measured), "version 0 stays to be measured from"
+    assert all(each.drift_from_start is not None for each in measured), "version 0 stays to be measured from"
+    assert measured[-1].drift_from_start > 0
+    assert sum(bool(each.g_upd) for each in measured) > ITERATIONS // 2, "now and then all rewards of a batch are alike"
     assert all(each.cycle_drift is not None for each in measured)
     assert all(each.drift_exponent is not None for each in measured[2:])
     assert any(each.rate_scale < 1 for each in measured)

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from openai import OpenAI
 
 from tests.faults.conftest import Trial, finish, noise, python_path
@@ -72,6 +73,7 @@ def test_vllm_serves_what_the_local_engine_serves(policy: Path, vllm_python: str
 
 def test_adapters_of_a_run_answer_beside_each_other(trial: Trial, vllm_python: str) -> None:
     """Sessions of three versions at once, each by its own adapter, as the local engine answers with all weights."""
+    pytest.importorskip("peft", reason="a run needs offbeat's own environment: the second half of `make test-vllm`")
     process = trial.begin("learner.lora.rank=4", "learner.iterations=3", "learner.learning_rate=0.05", *noise(trial))
     assert finish(process)["iterations"] == 3
     versions = (1, 2, 3)

@@ -169,3 +169,5 @@ class Drill:
                     self.ready_seconds.append(record.now - down.pop(lane))
                 case e.Progress(lane=lane, decoded=decoded) if decoded > 0 and lane in lost:
                     self.lane_seconds.append(record.now - lost.pop(lane))
+                case e.Finished(lane=lane) if lane in lost:  # a response shorter than a heartbeat
+                    self.lane_seconds.append(record.now - lost.pop(lane))

@@ -19,7 +19,7 @@ from offbeat.ports import EpisodeTask
 from offbeat.report.read import read_run, read_trajectories
 from offbeat.settings import VerifiersTask, load_settings, settings_from
 from offbeat.tasks import make_task
-from tests.faults.conftest import Trial, finish, policy, trial  # noqa: F401
+from tests.faults.conftest import Trial, finish, kill, policy, trial  # noqa: F401
 from tests.serve.test_tools import TEMPLATE, Scripted, telling
 
 pytest.importorskip("verifiers", reason="verifiers 0.2 or 0.3 is not installed: pip install 'offbeat[verifiers]'")
@@ -111,7 +111,7 @@ def test_what_is_not_there_is_one_line() -> None:
         settings_from({"task": {"name": "verifiers", "environment": "adding-up"}})
 
 
-def test_an_environment_is_trained_on_under_one_version(trial: Trial, tmp_path: Path) -> None:  # noqa: F811
+def test_an_environment_killed_and_resumed_is_trained_on_under_one_version(trial: Trial, tmp_path: Path) -> None:  # noqa: F811
     told = tmp_path / "policy"
     copytree(trial.policy, told)
     config = told / "tokenizer_config.json"
@@ -125,7 +125,9 @@ def test_an_environment_is_trained_on_under_one_version(trial: Trial, tmp_path: 
         "rollout.max_new_tokens=40",
         "learner.iterations=2",
     )
-    result = finish(process)
+    trial.wait_for_version(1, process)
+    kill(process)
+    result = finish(trial.resume())
     assert (result["iterations"], result["lost"]) == (2, 0)
     found = trial.verify(recompute=20)
     assert [found[key] for key in ("c1_violations", "c2_lost", "c2_consumed_twice", "c3_violations")] == [0] * 4

@@ -40,8 +40,6 @@ if matmuls_in_bfloat16():
 FSDP2 = {"processes": 2, "sharding": "fsdp2"}
 FEW = 2
 """Steps of the rounded ones."""
-FEWER = {"one micro-batch": 6}
-"""Steps of a case, where it has not all of them: what it adds shows in the first."""
 HALF = 10
 """Steps after which a learner is saved and another goes on."""
 
@@ -97,10 +95,8 @@ def main(rank: int, count: int, folder: Path) -> None:
     model = folder / "model"
     batches = msgspec.msgpack.decode((folder / "batches").read_bytes(), type=list[Batch])
     last = RECOMPUTED | FSDP2
-    made = {case: train(model, batches[: FEWER.get(case)], CASES[case], ranks) for case in CASES}
-    made |= {
-        f"fsdp2 {case}": train(model, batches[: FEWER.get(case)], SHARDED[case] | FSDP2, ranks) for case in SHARDED
-    }
+    made = {case: train(model, batches, CASES[case], ranks) for case in CASES}
+    made |= {f"fsdp2 {case}": train(model, batches, SHARDED[case] | FSDP2, ranks) for case in SHARDED}
     for case, chosen in ROUNDED.items():
         made[case] = train(model, batches[:FEW], chosen, ranks)
         made[f"fsdp2 {case}"] = train(model, batches[:FEW], chosen | FSDP2, ranks)

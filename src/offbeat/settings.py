@@ -23,6 +23,7 @@ from offbeat.settings_sections import (
     RolloutSettings,
     RunSettings,
     ScheduleSettings,
+    no_ray_address,
 )
 from offbeat.task_settings import (
     TASKS,
@@ -60,6 +61,7 @@ __all__ = [
     "VerifiersTask",
     "Where",
     "load_settings",
+    "no_ray_address",
     "settings_from",
 ]
 

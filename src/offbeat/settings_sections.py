@@ -212,6 +212,13 @@ class LearnerSettings(Section):
         return self.objective.NORMALISES and self.baseline == "group-mean"
 
 
+def no_ray_address(address: str) -> str:
+    """Why a run would not take this as the address of a cluster; empty where it would."""
+    if address.startswith("ray://"):
+        return "a run does not go through Ray Client"
+    return "" if address == "auto" or re.fullmatch(r"\S+:\d{1,5}", address) else "not auto and not HOST:PORT"
+
+
 class RaySettings(Section):
     """The cluster of a run whose `run.backend` is "ray": docs/cluster.md."""
 
@@ -236,13 +243,10 @@ class RaySettings(Section):
     @field_validator("address")
     @classmethod
     def _no_client(cls, address: str) -> str:
-        if address.startswith("ray://"):
-            raise ValueError(
-                f"ray.address = {address!r}: a run does not go through Ray Client; start it on a node of the cluster,"
-                " or by `ray job submit`, with address auto"
-            )
-        if address not in ("", "auto") and not re.fullmatch(r"\S+:\d{1,5}", address):
-            raise ValueError(f"ray.address = {address!r}: not auto and not HOST:PORT; give one of these")
+        if address and (problem := no_ray_address(address)):
+            client = "start it on a node of the cluster, or by `ray job submit`, with address auto"
+            remedy = client if address.startswith("ray://") else "give one of these"
+            raise ValueError(f"ray.address = {address!r}: {problem}; {remedy}")
         return address
 
 

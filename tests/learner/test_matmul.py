@@ -108,6 +108,8 @@ def test_positions_are_not_rounded(model_dir: Path) -> None:
     with matmul_precision("bfloat16"):
         assert all(torch.equal(one, other) for one, other in zip(rotary(anything, positions[None]), plain, strict=True))
         kept = rounded.policy.compiled._turns(positions.numpy())
+        by_name = torch.matmul(input=positions[:, None].float(), other=torch.ones(1, 64))
+    assert torch.equal(by_name[:, 0], positions.float())
     first = exact.policy.compiled._turns(positions.numpy())
     assert all(torch.equal(one, other) for one, other in zip(kept, first, strict=True))
 

@@ -213,7 +213,7 @@ def test_a_held_out_prompt_that_does_not_fit_is_refused_before_the_policy_is_mad
     if of_the_user:
         chosen["model"] = {"path": str(policy)}
     with pytest.raises(
-        TaskError, match=rf"held-out prompt '7{{39}}…' of exam has {length + 1} tokens; .*change these settings"
+        TaskError, match=rf"held-out prompt '7{{37}}\.\.\.' of exam has {length + 1} tokens; .*change these settings"
     ):
         prepare_policy(settings_from(chosen), lambda line, share: heard.append(line))
     assert heard == []

@@ -31,6 +31,10 @@ def test_decoupled_ppo_killed_and_resumed_measures_on(trial: Trial) -> None:  # 
     assert len(measured) == ITERATIONS
     assert all(each.drift_from_start is not None for each in measured), "version 0 stays to be measured from"
     assert measured[-1].drift_from_start > 0
+    assert all(
+        each.g_upd is not None or report.zero_advantage_groups == 4
+        for each, report in zip(measured, reports, strict=True)
+    )
     assert sum(bool(each.g_upd) for each in measured) > ITERATIONS // 2, "now and then all rewards of a batch are alike"
     assert all(each.cycle_drift is not None for each in measured)
     assert all(each.drift_exponent is not None for each in measured[2:])

@@ -161,7 +161,7 @@ def main() -> None:
     sock.set_inheritable(False)
     for name in sys.argv[3:]:
         module, _, function = name.partition(":")
-        with contextlib.suppress(Exception):  # said by the worker that needs it
+        with contextlib.suppress(ImportError, OSError):  # said by the worker that needs it
             loaded = importlib.import_module(module)
             if function:
                 getattr(loaded, function)()

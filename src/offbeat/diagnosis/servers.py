@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from offbeat.errors import SettingsError
+from offbeat.settings import no_ray_address
 
 ANSWER_SECONDS = 1.0
 NO_RAY = "no Ray runs on this machine"
@@ -65,12 +66,9 @@ def ask_vllm(url: str | None) -> Answer | None:
 
 def _no_ray_address(address: str) -> str:
     """Why a run would not take this address: what `ray.address` of its settings refuses, and ports beyond the last."""
-    if address == "auto":
-        return ""
-    if address.startswith("ray://"):
-        return "a run does not go through Ray Client"
-    if not re.fullmatch(r"\S+:\d{1,5}", address):
-        return "not auto and not HOST:PORT"
+    problem = no_ray_address(address)
+    if problem or address == "auto":
+        return problem
     port = int(address.rpartition(":")[2])
     return f"no port {port}, the last is {LAST_PORT}" if port > LAST_PORT else ""
 

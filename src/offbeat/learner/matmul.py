@@ -83,7 +83,7 @@ class _Exceptions(TorchFunctionMode):
         named = kwargs or {}
         if func is scaled_dot_product_attention:
             return _attention(func, *args, **named)
-        if getattr(func, "__name__", "") in PRODUCTS and _adds_nothing(args[0]):
+        if getattr(func, "__name__", "") in PRODUCTS and _adds_nothing(args[0] if args else named.get("input")):
             return _exactly(func, args, named)
         return func(*args, **named)
 

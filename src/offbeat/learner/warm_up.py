@@ -6,6 +6,7 @@ automatic gradients, which would start threads where there is a GPU.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ SHAPE: dict[str, Any] = {
 }  # fmt: skip
 
 
+@cache
 @torch.no_grad()
 def warm_up() -> None:
-    """One pass over two responses to a prompt, and its gradients."""
+    """Once a process, or in the one it was forked from: a pass over two responses to a prompt, and its gradients."""
     with torch.random.fork_rng(devices=[]):
         compiled = CompiledPass(Qwen3ForCausalLM(Qwen3Config(**SHAPE)))
     samples = [Sample(number, (2, 3, 4), (5, 6, 7), (-1.0,) * 3, None, 1.0) for number in range(2)]

@@ -16,6 +16,7 @@ from offbeat.models.tokens import Tokenizer, encode_prompt, encode_rendered, ren
 from offbeat.ports import Task
 from offbeat.records import Prompt
 from offbeat.settings import RolloutSettings
+from offbeat.tasks.verdicts import one_line
 
 
 def encoded_prompt(tokenizer: Tokenizer, task: Task, prompt_id: int) -> Prompt:
@@ -36,7 +37,7 @@ def _same(prompt: Prompt) -> Prompt:
 
 def misfit(prompt: Prompt, rollout: RolloutSettings) -> str:
     """Why a prompt with its token ids cannot be answered under these settings; empty where it can."""
-    name = f"prompt {_words(prompt)} of {prompt.dataset}"
+    name = f"prompt {one_line(prompt.text, 40)!r} of {prompt.dataset}"
     if not prompt.token_ids:
         return f"{name} has no tokens"
     room = rollout.context - rollout.max_new_tokens
@@ -46,12 +47,6 @@ def misfit(prompt: Prompt, rollout: RolloutSettings) -> str:
         f"{name} has {len(prompt.token_ids)} tokens; with rollout.max_new_tokens = {rollout.max_new_tokens} only {room}"
         f" fit into rollout.context = {rollout.context}"
     )
-
-
-def _words(prompt: Prompt) -> str:
-    """By which a user knows it: ids are offbeat's own."""
-    words = " ".join(prompt.text.split())
-    return repr(words if len(words) <= 40 else f"{words[:39]}…")
 
 
 def check_exam(prompts: Iterable[Prompt], rollout: RolloutSettings) -> None:

@@ -79,8 +79,7 @@ def _cuts(sampling: Sampling, vocab: int) -> bool:
 
 
 def _check_sampling(name: str, sampling: Sampling) -> None:
-    warm = math.isfinite(sampling.temperature) and sampling.temperature >= LEAST_TEMPERATURE
-    if not warm and sampling.temperature != 0:
+    if sampling.temperature != 0 and not LEAST_TEMPERATURE <= sampling.temperature < math.inf:
         raise EngineError(
             f"{name}: temperature = {sampling.temperature}; give 0 (greedy) or at least {LEAST_TEMPERATURE}"
         )

@@ -7,6 +7,7 @@ are read from the disk. *Nothing-left invariant*: what the engine runs afterward
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,8 +27,10 @@ CONFIG = {
 WAYS = (Sampling(), Sampling(temperature=0.0), Sampling(temperature=0.7, top_k=5, top_p=0.9))
 
 
+@cache
 def warm_up() -> None:
-    """Decode a few tokens greedily, sampled and cut, with a shared prompt and alone; score some."""
+    """Once a process, or in the one that it was forked from: decode a few tokens greedily, sampled and cut, with a
+    shared prompt and alone; score some."""
     with TemporaryDirectory(prefix="offbeat-warm-up-") as scratch:
         model = Path(scratch)
         (model / "config.json").write_text(json.dumps(CONFIG))

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,7 @@ def publish(folder: Path, repeats: int) -> None:
 
 def events(directory: Path, kinds: tuple[str, ...]) -> list[tuple[float, str]]:
     marks = ",".join("?" * len(kinds))
-    with sqlite3.connect(f"file:{directory / 'run.sqlite'}?mode=ro", uri=True) as log:
+    with closing(sqlite3.connect(f"file:{directory / 'run.sqlite'}?mode=ro", uri=True)) as log, log:
         return log.execute(f"SELECT now, kind FROM events WHERE kind IN ({marks}) ORDER BY seq", kinds).fetchall()
 
 

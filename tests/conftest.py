@@ -3,6 +3,7 @@ loaded once for all the runs that tests start, and one Ray cluster for those tha
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import ExitStack
 
@@ -15,6 +16,7 @@ __all__ = ["cluster"]
 # As many test workers as cores: threads that wait for each other by spinning would take their time from them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+gc.set_threshold(100_000, 20, 100)  # as the command does
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,6 +33,10 @@ _libraries = ExitStack()
 def pytest_sessionstart(session: pytest.Session) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ and not session.config.option.collectonly:
         os.environ.update(_libraries.enter_context(shared_libraries()))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of modules and tests need not be looked through again and again
 
 
 def pytest_unconfigure() -> None:

@@ -6,6 +6,7 @@ Heavy imports happen inside commands, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -50,6 +51,10 @@ class Commands(typer.core.TyperGroup):
             _complain("interrupted")
             raise typer.Exit(130) from None
 
+
+SELDOM = (100_000, 20, 100)
+"""When Python looks for cycles of garbage (`gc.set_threshold`): what a run or a simulation makes lives long and forms
+none, and looking as often as Python does by itself is a quarter of a simulation's time (`runs/garbage.py`)."""
 
 app = typer.Typer(
     cls=Commands,
@@ -273,6 +278,7 @@ def _complain(words: str) -> None:
 
 def main() -> None:
     """Entry point: turns every expected error into one line and its exit code."""
+    gc.set_threshold(*SELDOM)
     try:
         code = app(standalone_mode=False)
     except UsageError as error:

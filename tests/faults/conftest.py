@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,7 +88,7 @@ class Trial:
         file = self.directory / "run.sqlite"
         if not file.exists():
             return -1
-        with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as db:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db, db:
             return db.execute("SELECT count(*) FROM events WHERE kind = 'Trained'").fetchone()[0]
 
     def wait_for(self, what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 90.0) -> None:

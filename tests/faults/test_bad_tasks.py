@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -102,7 +103,7 @@ def test_learning_that_blows_up_stops_with_a_clear_message(trial: Trial, tmp_pat
     assert trial.verify()["outcome"] == "failed"
     told = {finding["name"]: finding["severity"] for finding in trial.explain()["findings"]}
     assert (told["failed"], told["not-finite"]) == ("error", "warning")
-    with sqlite3.connect(trial.directory / "run.sqlite") as db:
+    with closing(sqlite3.connect(trial.directory / "run.sqlite")) as db, db:
         rows = db.execute("SELECT body FROM events WHERE kind = 'Trained' ORDER BY seq").fetchall()
         [(digest,)] = db.execute("SELECT value FROM meta WHERE key = 'digest_0'")
     trained = [msgspec.json.decode(body, type=Trained) for (body,) in rows]

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def said(trial: Trial, *kinds: type) -> list[Any]:
     file = trial.directory / "run.sqlite"
     if not file.exists():
         return []
-    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as log:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as log, log:
         which = ", ".join(f"'{kind.__name__}'" for kind in kinds)
         rows = log.execute(f"SELECT body FROM events WHERE kind IN ({which}) ORDER BY seq").fetchall()
     return [msgspec.json.decode(body, type=e.Event) for (body,) in rows]

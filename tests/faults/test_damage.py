@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ def versions(run: Path) -> list[Path]:
 
 def events(trial: Trial, *kinds: str) -> list[Event]:
     marks = ",".join("?" * len(kinds))
-    with sqlite3.connect(trial.directory / "run.sqlite") as db:
+    with closing(sqlite3.connect(trial.directory / "run.sqlite")) as db, db:
         rows = db.execute(f"SELECT body FROM events WHERE kind IN ({marks}) ORDER BY seq", kinds).fetchall()
     return [msgspec.json.decode(body, type=Event) for (body,) in rows]
 

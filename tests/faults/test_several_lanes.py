@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -35,13 +36,13 @@ LAYOUTS = {
 
 
 def commands(trial: Trial) -> Counter[str]:
-    with sqlite3.connect(trial.directory / "run.sqlite") as log:
+    with closing(sqlite3.connect(trial.directory / "run.sqlite")) as log, log:
         rows = log.execute("SELECT commands FROM events").fetchall()
     return Counter(type(c).__name__ for (row,) in rows for c in msgspec.json.decode(row, type=list[Command]))
 
 
 def parked(trial: Trial) -> int:
-    with sqlite3.connect(trial.directory / "run.sqlite") as log:
+    with closing(sqlite3.connect(trial.directory / "run.sqlite")) as log, log:
         rows = log.execute("SELECT body FROM events WHERE kind = 'Progress'").fetchall()
     return sum(len(msgspec.json.decode(row)["parked"]) for (row,) in rows)
 

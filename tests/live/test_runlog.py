@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_payload_without_its_event_is_not_kept(tmp_path: Path) -> None:
 
 def stored(log: RunLog) -> list[int]:
     """Trajectories that another process sees in the log: those that are committed."""
-    with sqlite3.connect(log.file) as other:
+    with closing(sqlite3.connect(log.file)) as other, other:
         return [row[0] for row in other.execute("SELECT trajectory_id FROM trajectories")]
 
 

@@ -156,7 +156,7 @@ def test_marks_and_standing_still_are_read_told_and_change_no_verdict(tmp_path: 
 def test_a_log_that_knows_no_lives_is_read(tmp_path: Path) -> None:
     """As runs wrote it before lanes had lives: the fields are missing."""
     run = moving_run(tmp_path, FAULTS)
-    with sqlite3.connect(run.directory / DATABASE) as db:
+    with closing(sqlite3.connect(run.directory / DATABASE)) as db, db:
         for field in ("life", "for_lane"):
             db.execute("UPDATE events SET body = json_remove(body, ?)", (f"$.{field}",))
     assert read_run(run.directory).records == run.records

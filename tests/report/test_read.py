@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -66,7 +67,7 @@ def test_full_payloads_and_prompts(made: EditableRun, tmp_path: Path) -> None:
 
 def test_a_run_without_a_reward_column(made: EditableRun, tmp_path: Path) -> None:
     directory = made.write(tmp_path / "run")
-    with sqlite3.connect(directory / DATABASE) as db:
+    with closing(sqlite3.connect(directory / DATABASE)) as db, db:
         db.execute("ALTER TABLE trajectories DROP COLUMN reward")
     assert all(facts.reward is None for facts in read_run(directory).payloads.values())
 
@@ -137,7 +138,7 @@ def _not_a_database(directory: Path) -> None:
 
 def _sql(statement: str) -> Callable[[Path], None]:
     def damage(directory: Path) -> None:
-        with sqlite3.connect(directory / DATABASE) as db:
+        with closing(sqlite3.connect(directory / DATABASE)) as db, db:
             db.execute(statement)
 
     return damage
@@ -145,7 +146,7 @@ def _sql(statement: str) -> Callable[[Path], None]:
 
 def _one_attempt_too_few(directory: Path) -> None:
     find = "SELECT seq, commands FROM events WHERE commands LIKE '%Generate%' ORDER BY seq LIMIT 1"
-    with sqlite3.connect(directory / DATABASE) as db:
+    with closing(sqlite3.connect(directory / DATABASE)) as db, db:
         seq, caused = db.execute(find).fetchone()
         commands = msgspec.json.decode(caused)
         next(command for command in commands if command["command"] == "Generate")["attempts"].pop()
@@ -185,7 +186,7 @@ def test_what_cannot_be_read_is_one_line(
 
 def test_a_page_torn_out_of_the_middle(made: EditableRun, tmp_path: Path) -> None:
     directory = made.write(tmp_path / "run")
-    with sqlite3.connect(directory / DATABASE) as db:
+    with closing(sqlite3.connect(directory / DATABASE)) as db, db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     whole = (directory / DATABASE).read_bytes()
     for rest in directory.glob(f"{DATABASE}-*"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from tests.faults.conftest import Trial, finish, noise, policy  # noqa: F401
@@ -16,7 +17,7 @@ def published(directory: Path, model: Path, *schedule: str) -> list[tuple[str, f
     """(digest, loss, groups) of every iteration."""
     trial = Trial(directory, model)
     finish(trial.begin(*noise(trial), "learner.iterations=6", "rollout.slots=64", *schedule))
-    with sqlite3.connect(directory / "run.sqlite") as db:
+    with closing(sqlite3.connect(directory / "run.sqlite")) as db, db:
         rows = db.execute("SELECT body, commands FROM events ORDER BY seq").fetchall()
     trained = [event for event in (json.loads(body) for body, _ in rows) if event["event"] == "Trained"]
     taken = [c["group_ids"] for _, commands in rows for c in json.loads(commands) if c["command"] == "Train"]

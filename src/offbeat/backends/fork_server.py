@@ -159,6 +159,7 @@ def main() -> None:
     getproctitle()  # it finds its place in memory now, before environments change
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
+    gc.disable()  # modules are no garbage
     for name in sys.argv[3:]:
         module, _, function = name.partition(":")
         with contextlib.suppress(ImportError, OSError):  # said by the worker that needs it
@@ -166,6 +167,7 @@ def main() -> None:
             if function:
                 getattr(loaded, function)()
     gc.freeze()
+    gc.enable()
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         listen(sock)
     serve(sock)

@@ -59,16 +59,17 @@ def test_a_cluster_changes_no_result_and_neither_does_another_run_on_it(
 ) -> None:
     """Bit for bit at K = 0: batches, losses, weights; of two runs at once that share nodes."""
     halves = "ray.lane_cpus=0.5", "ray.learner_cpus=0.5"
+    alike = "schedule.max_staleness=0", "learner.iterations=20"  # so long that both are there, however late one begins
     with ThreadPoolExecutor() as both:
         there = [
-            both.submit(published, tmp_path / each, policy, "schedule.max_staleness=0", *on_ray(cluster), *halves)
+            both.submit(published, tmp_path / each, policy, *alike, *on_ray(cluster), *halves)
             for each in ("one", "other")
         ]
-        here = published(tmp_path / "here", policy, "schedule.max_staleness=0")
+        here = published(tmp_path / "here", policy, *alike)
     assert [each.result() for each in there] == [here, here]
     assert len({digest for digest, _, _ in here}) > 1
     began = [(tmp_path / each / "learner.lock").stat().st_mtime for each in ("one", "other")]
-    ended = [(tmp_path / each / "versions/000006/manifest.json").stat().st_mtime for each in ("one", "other")]
+    ended = [(tmp_path / each / "versions/000020/manifest.json").stat().st_mtime for each in ("one", "other")]
     assert max(began) < min(ended), "their learners were not there at the same time"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -42,6 +44,20 @@ def test_round_trip(tmp_path: Path) -> None:
     assert batch.groups[0].prompt == PROMPT
     assert batch.groups[0].trajectories == (trajectory(0), trajectory(1))
     assert log.meta("a") == "b"
+
+
+def test_reading_that_was_broken_off_may_be_forgotten_in_any_thread(tmp_path: Path) -> None:
+    """By whichever looks for cycles of garbage: nothing was damaged. What is raised there fails this test."""
+    log = RunLog.create(tmp_path / "run.sqlite", {})
+    for _ in range(3):
+        log.record(e.Tick(), 0.0, [])
+    reading = [log.events()]
+    next(reading[0])
+    elsewhere = Thread(target=reading.clear)
+    elsewhere.start()
+    elsewhere.join()
+    gc.collect()
+    assert len(list(log.events())) == 3
 
 
 def test_payload_without_its_event_is_not_kept(tmp_path: Path) -> None:

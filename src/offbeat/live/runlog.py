@@ -197,7 +197,8 @@ class RunLog:
 
     def _read(self, query: str, row: tuple[object, ...] = ()) -> Iterator[tuple[Any, ...]]:
         try:
-            yield from self._db.execute(query, row)
+            for found in self._db.execute(query, row):  # `yield from` would close it, maybe in a thread that must not
+                yield found
         except sqlite3.Error as error:
             raise _damaged(self.file, str(error)) from None
 

@@ -32,7 +32,12 @@ def cluster() -> Iterator[Any]:
 
 
 def node(cpus: int) -> dict[str, Any]:
-    return {"num_cpus": cpus, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+    return {
+        "num_cpus": cpus,
+        "object_store_memory": 100 * 2**20,
+        "include_dashboard": False,
+        "include_log_monitor": False,
+    }
 
 
 def actors(cluster: Any) -> list[psutil.Process]:

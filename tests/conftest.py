@@ -13,7 +13,8 @@ from offbeat.backends.forking import shared_libraries
 from tests.clusters import cluster
 
 __all__ = ["cluster"]
-# As many test workers as cores: threads that wait for each other by spinning would take their time from them.
+# One test worker more than cores, as there is always one that waits (for Ray, for a killed process): threads that wait
+# for each other by spinning would take their time from them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 gc.set_threshold(100_000, 20, 100)  # as the command does

@@ -1,13 +1,11 @@
-"""One of two processes that train the same model sharded or replicated; also the same training in one process.
-
-python -m tests.align.sharded_worker RANK PORT OUT
+"""One of two processes that train the same model sharded or replicated; also the same training in one process:
+`forked.begin(..., RANK, PORT, OUT)`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from offbeat.align import GAC
+from tests.forked import arguments
 
 STEPS = 7
 CASES: dict[str, dict[str, Any]] = {
@@ -136,4 +135,5 @@ def main(rank: int, port: int, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    rank, port, out = arguments()
+    main(int(rank), int(port), Path(out))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 from tests.align.sharded_worker import CASES, train
+from tests.forked import begin, ended
 
 pytestmark = pytest.mark.xdist_group("sharded")
 """They share what two processes made."""
@@ -27,17 +26,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    errors = [folder / f"errors-{rank}" for rank in range(2)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.align.sharded_worker", str(rank), str(port), str(folder / f"{rank}.json")],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        begin("tests.align.sharded_worker", str(rank), str(port), str(folder / f"{rank}.json"), errors=errors[rank])
         for rank in range(2)
     ]
-    errors = [process.communicate(timeout=200)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
+    for process, file in zip(processes, errors, strict=True):
+        ended(process, file)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

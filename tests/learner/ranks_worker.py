@@ -1,11 +1,7 @@
-"""One of several processes that train on the same batches.
-
-python -m tests.learner.ranks_worker RANK COUNT FOLDER
-"""
+"""One of several processes that train on the same batches: `forked.begin(..., RANK, COUNT, FOLDER)`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from offbeat.learner.ranks import Ranks
 from offbeat.learner.sharding import local, whole
 from offbeat.learner.step import PolicyLearner
 from offbeat.records import Batch
+from tests.forked import arguments
 from tests.learner.conftest import settings
 
 GAC: dict[str, Any] = {"mode": "cap", "c_low": 0.05, "c_high": 0.9, "max_skips": 1}
@@ -108,4 +105,5 @@ def main(rank: int, count: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    rank, count, folder = arguments()
+    main(int(rank), int(count), Path(folder))

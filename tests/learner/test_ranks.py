@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,10 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-import offbeat
 from offbeat.errors import WeightsError
 from offbeat.learner.ranks import Ranks
 from offbeat.records import Batch
+from tests.forked import begin, ended
 from tests.learner.ranks_worker import CASES, FEW, HALF, RECOMPUTED, ROUNDED, SHARDED, resumed, saved_half_way, train
 
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -48,20 +45,17 @@ def made(folder: Path) -> list[dict[str, Any]]:
     """What one process makes of the batches, and what each of two."""
     model, batches = folder / "model", batches_in(folder)
     halves = saved_half_way(model, folder / "by-one", batches, RECOMPUTED)
-    path = os.pathsep.join([str(Path(offbeat.__file__).parents[1]), str(Path(__file__).parents[2])])
+    errors = [folder / f"errors-{rank}" for rank in range(2)]
     workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.learner.ranks_worker", str(rank), "2", str(folder)],
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
+        begin("tests.learner.ranks_worker", str(rank), "2", str(folder), errors=errors[rank]) for rank in range(2)
     ]
     alone = {case: train(model, batches, CASES[case]) for case in CASES} | {"saved": halves}
     alone |= {f"fsdp2 {case}": train(model, batches, SHARDED[case] | THROUGH_MODULE) for case in SHARDED}
     for case, chosen in ROUNDED.items():
         alone[case] = train(model, batches[:FEW], chosen)
         alone[f"fsdp2 {case}"] = train(model, batches[:FEW], chosen | THROUGH_MODULE)
-    assert [worker.wait(timeout=200) for worker in workers] == [0, 0]
+    for worker, file in zip(workers, errors, strict=True):
+        ended(worker, file)
     return [alone, *(msgspec.json.decode((folder / f"made-{rank}.json").read_bytes()) for rank in range(2))]
 
 

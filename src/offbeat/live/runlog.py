@@ -197,7 +197,8 @@ class RunLog:
 
     def _read(self, query: str, row: tuple[object, ...] = ()) -> Iterator[tuple[Any, ...]]:
         try:
-            for found in self._db.execute(query, row):  # `yield from` would close it, maybe in a thread that must not
+            # `yield from` would close the cursor when this is forgotten, maybe in a thread that must not touch it
+            for found in self._db.execute(query, row):  # noqa: UP028
                 yield found
         except sqlite3.Error as error:
             raise _damaged(self.file, str(error)) from None

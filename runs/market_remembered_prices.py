@@ -4,11 +4,11 @@
 That program keeps the prices that firms see as a view of the array into which it writes new ones. So (1) a firm that
 acts sees what the firms before it charge *now*, and (2) a transition is stored with the prices that came of it as the
 prices it was chosen at: the critic reads the own new price twice, and values what follows at the same prices. Each can
-be switched here. `as described` has neither. Everything else is that program's: entropy counts in the actor's objective
-alone, temperature at most 1, positive values, the believed profit flow learnt from the newest transition (step .03),
-actor 2 x 256 (tanh, steps .001, gradients clipped at .05), tau .001, 20,000 transitions remembered, 512 random periods,
-box [Nash - .1, cartel + .1], money and prices unscaled. Critics are smaller for time: 2 x 128, batches of 64, steps of
-.0015 (there 2 x 2048, 512, .00005; `--critic`, `--batch`, `--critic-rate`).
+be switched here; `as described` has neither. Everything else is that program's: simultaneous moves, entropy counts in
+the actor's objective alone, temperature at most 1, positive values, the believed profit flow learnt from the newest
+transition (step .03), actor 2 x 256 (tanh, steps .001, gradients clipped at .05), tau .001, 20,000 transitions
+remembered, 512 random periods, box [Nash - .1, cartel + .1], money and prices unscaled. Critics are smaller for time:
+2 x 128, batches of 64, steps of .0015 (there 2 x 2048, 512, .00005; `--critic`, `--batch`, `--critic-rate`).
 
 python runs/market_remembered_prices.py --out out/remembered [--firms 2] [--periods 40000] [--seeds 6] [--only NAME]
 """
@@ -32,6 +32,7 @@ from offbeat.market.estimate import estimate
 from offbeat.market.gain import null_gains, profit_gain
 from offbeat.market.industry import calvano
 from offbeat.market.learners.networks import Params, copied, follow, frozen, stacked, trained
+from offbeat.market.learners.runfile import write_whole
 
 VARIANTS = {
     "as published": (True, True),
@@ -183,19 +184,21 @@ class Game:
         return torch.stack(earned[periods // 2 :]).mean(0)
 
 
-def trace(asked: argparse.Namespace, name: str, said: Callable[[str], None]) -> dict[str, Any]:
+def trace(asked: argparse.Namespace, name: str, file: Path, said: Callable[[str], None]) -> None:
+    """Play, and leave in `file` what is known so far."""
     game = Game(asked, *VARIANTS[name])
 
     def gain(profits: Tensor) -> list[float]:
         return profit_gain(game.benchmark, profits.double().numpy()).tolist()
 
-    found: dict[str, Any] = {"played": [], "quiet": [], "settings": {k: str(v) for k, v in vars(asked).items()}}
+    settings = {key: str(value) for key, value in vars(asked).items()}
+    nulls = null_gains(game.benchmark, (game.low, game.high)).as_dict()
+    found: dict[str, Any] = {"settings": settings, "nulls": nulls, "played": [], "quiet": []}
     for done in range(TOLD, asked.periods + 1, TOLD):
         found["played"].append(gain(torch.stack([game.play() for _ in range(TOLD)]).mean(0)))
         found["quiet"].append(gain(game.quiet()))
+        write_whole(file, json.dumps(found))
         said(f"{name}: {done} of {asked.periods} periods, gain {np.mean(found['played'][-1]):.3f}")
-    found["nulls"] = null_gains(game.benchmark, (game.low, game.high)).as_dict()
-    return found
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -226,9 +229,8 @@ def main() -> None:
     results = {}
     for name in [asked.only] if asked.only else VARIANTS:
         file = asked.out / f"{name.replace(' ', '-')}.json"
-        if not file.exists():
-            found = trace(asked, name, lambda words: print(f"\r{words}", end="", file=sys.stderr))
-            file.write_text(json.dumps(found))
+        if not file.exists() or len(json.loads(file.read_text())["played"]) < asked.periods // TOLD:
+            trace(asked, name, file, lambda words: print(f"\r{words}", end="", file=sys.stderr))
             print(file=sys.stderr)
         results[name] = json.loads(file.read_text())
     print(table(results))

@@ -31,8 +31,9 @@ from offbeat.market.equilibrium import solve
 from offbeat.market.estimate import estimate
 from offbeat.market.gain import null_gains, profit_gain
 from offbeat.market.industry import calvano
-from offbeat.market.learners.networks import Params, copied, follow, frozen, stacked, trained
+from offbeat.market.learners.networks import Params, copied, follow, forward, frozen, stacked, trained
 from offbeat.market.learners.runfile import write_whole
+from offbeat.market.learners.sac import log_slope
 
 VARIANTS = {
     "as published": (True, True),
@@ -46,23 +47,15 @@ TOLD = 1000
 WARMUP, CAPACITY, TAU, CLIP, FLOW_RATE, ACTOR_RATE, ENTROPY = 512, 20_000, 0.001, 0.05, 0.03, 0.001, -1.0
 
 
-def evaluated(params: Params, x: Tensor) -> Tensor:
-    """(A, B, in) -> (A, B, out), hidden layers tanh."""
-    for k in range(0, len(params), 2):
-        x = torch.baddbmm(params[k + 1], x, params[k])
-        x = torch.tanh(x) if k < len(params) - 2 else x
-    return x
-
-
 def value(params: Params, prices: Tensor, action: Tensor) -> Tensor:
-    return softplus(evaluated(params, torch.cat([prices, action], -1)))
+    return softplus(forward(params, torch.cat([prices, action], -1), torch.tanh))
 
 
 class Firms:
     """A = n S agents, firm-major: n firms of S runs that share nothing."""
 
     def __init__(self, n: int, asked: argparse.Namespace) -> None:
-        self.batch = asked.batch
+        self.n, self.batch = n, asked.batch
         seeds = [1000 * (asked.seed + run) + firm for firm in range(n) for run in range(asked.seeds)]
         self.noise = torch.Generator().manual_seed(asked.seed)
         self.actor = trained(stacked(seeds, (n, 256, 256, 2)))
@@ -83,12 +76,12 @@ class Firms:
 
     def sample(self, prices: Tensor) -> tuple[Tensor, Tensor]:
         """Actions (A, B, 1) in [-1, 1] and their log density."""
-        out = evaluated(self.actor, prices)
+        out = forward(self.actor, prices, torch.tanh)
         scale = softplus(out[..., 1:]) + 1e-6
         draw = torch.randn(scale.shape, generator=self.noise)
         raw = out[..., :1] + draw * scale
         density = -0.5 * draw.square() - scale.log() - 0.5 * float(np.log(2 * np.pi))
-        return torch.tanh(raw), density - 2 * (float(np.log(2)) - raw - softplus(-2 * raw))
+        return torch.tanh(raw), density - log_slope(raw)
 
     def least(self, critics: list[Params], prices: Tensor, action: Tensor) -> Tensor:
         return torch.minimum(*(value(critic, prices, action) for critic in critics))
@@ -98,10 +91,10 @@ class Firms:
         self.count += 1
 
     def learn(self) -> None:
-        stored, n = min(self.count, self.memory.shape[1]), (self.memory.shape[2] - 2) // 2
+        stored = min(self.count, self.memory.shape[1])
         chosen = torch.randint(0, stored, (len(self.memory), self.batch), generator=self.noise)
         rows = self.memory[torch.arange(len(self.memory))[:, None], chosen]
-        prices, action, profit, following = rows.split([n, 1, 1, n], -1)
+        prices, action, profit, following = rows.split([self.n, 1, 1, self.n], -1)
         mine, density = self.sample(prices)
         self.temperature.grad = -(density.detach() + ENTROPY).mean(1, keepdim=True)
         self.steps["temperature"].step()
@@ -179,9 +172,14 @@ class Game:
         """Mean profits (n, S) of the learnt policies without noise, each seeing the prices of the period before."""
         prices, earned = self.prices, []
         for _ in range(periods):
-            prices = self.priced(torch.tanh(evaluated(self.firms.actor, self.seen(prices))[..., :1]))
+            prices = self.priced(torch.tanh(forward(self.firms.actor, self.seen(prices), torch.tanh)[..., :1]))
             earned.append(self.profits(prices))
         return torch.stack(earned[periods // 2 :]).mean(0)
+
+
+def settings_of(asked: argparse.Namespace) -> dict[str, Any]:
+    """What a result depends on."""
+    return {key: value for key, value in vars(asked).items() if key not in ("out", "only")}
 
 
 def trace(asked: argparse.Namespace, name: str, file: Path, said: Callable[[str], None]) -> None:
@@ -191,9 +189,8 @@ def trace(asked: argparse.Namespace, name: str, file: Path, said: Callable[[str]
     def gain(profits: Tensor) -> list[float]:
         return profit_gain(game.benchmark, profits.double().numpy()).tolist()
 
-    settings = {key: str(value) for key, value in vars(asked).items()}
     nulls = null_gains(game.benchmark, (game.low, game.high)).as_dict()
-    found: dict[str, Any] = {"settings": settings, "nulls": nulls, "played": [], "quiet": []}
+    found: dict[str, Any] = {"settings": settings_of(asked), "nulls": nulls, "played": [], "quiet": []}
     for done in range(TOLD, asked.periods + 1, TOLD):
         found["played"].append(gain(torch.stack([game.play() for _ in range(TOLD)]).mean(0)))
         found["quiet"].append(gain(game.quiet()))
@@ -208,8 +205,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     ]
     for name, found in results.items():
         played = np.array(found["played"])
-        marks = range(10, len(played) + 1, 10)
-        course = "; ".join(f"{at}k {(e := estimate(played[at - at // 10 : at].mean(0)))} ({e.sd:.3f})" for at in marks)
+        marks = [*range(10, len(played), 10), len(played)]
+        course = "; ".join(
+            f"{at}k {(e := estimate(played[at - max(1, at // 10) : at].mean(0)))} ({e.sd:.3f})" for at in marks
+        )
         nulls = found["nulls"]
         quiet = estimate(np.array(found["quiet"][-1]))
         lines.append(f"{name:22} {course}; {quiet} of {quiet.count}; {nulls['midpoint']:.2f}, {nulls['random']:.2f}")
@@ -224,12 +223,17 @@ def main() -> None:
         parser.add_argument(f"--{key}", type=int, default=usual)
     parser.add_argument("--critic-rate", type=float, default=0.0015)
     asked = parser.parse_args()
+    if asked.periods < TOLD:
+        parser.error(f"--periods {asked.periods}: give at least {TOLD}")
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
     results = {}
     for name in [asked.only] if asked.only else VARIANTS:
         file = asked.out / f"{name.replace(' ', '-')}.json"
-        if not file.exists() or len(json.loads(file.read_text())["played"]) < asked.periods // TOLD:
+        found = json.loads(file.read_text()) if file.exists() else {"settings": settings_of(asked), "played": []}
+        if found["settings"] != settings_of(asked):
+            parser.error(f"{file}: of other settings ({found['settings']}); give another --out")
+        if len(found["played"]) < asked.periods // TOLD:
             trace(asked, name, file, lambda words: print(f"\r{words}", end="", file=sys.stderr))
             print(file=sys.stderr)
         results[name] = json.loads(file.read_text())

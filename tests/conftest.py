@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from offbeat.backends.forking import shared_libraries
+from offbeat.garbage import SELDOM
 from tests.clusters import cluster
 
 __all__ = ["cluster"]
@@ -17,7 +18,7 @@ __all__ = ["cluster"]
 # for each other by spinning would take their time from them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-gc.set_threshold(100_000, 20, 100)  # as the command does
+gc.set_threshold(*SELDOM)
 
 
 @pytest.fixture(scope="session", autouse=True)

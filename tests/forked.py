@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-from offbeat.backends.forking import Forked, fork_server
+from offbeat.backends.forking import Forked
+from offbeat.backends.local import Spawned, end_group, launch_module
+from offbeat.testing.subject import python_path
 
 ARGUMENTS = "OFFBEAT_TEST_ARGUMENTS"
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,20 +20,16 @@ def arguments() -> list[str]:
     return list(json.loads(os.environ[ARGUMENTS]))
 
 
-def begin(module: str, *given: str, errors: Path) -> Forked | subprocess.Popen[bytes]:
-    """`python -m module`, its standard error in a file."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+def begin(module: str, *given: str, errors: Path) -> Spawned | Forked:
+    """`python -m module`, what it prints in a file."""
+    path = python_path({"PYTHONPATH": str(ROOT)})
     environment = os.environ | {ARGUMENTS: json.dumps(given), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    server = fork_server()
-    with errors.open("wb") as file:
-        if server is None:
-            return subprocess.Popen([sys.executable, "-m", module], env=environment, stderr=file)
-        unused, theirs = socket.socketpair()
-        with unused, theirs:
-            return server.fork(module, dict(environment), theirs.fileno(), file.fileno(), ())
+    unused, channel = socket.socketpair()
+    with unused, channel, errors.open("wb") as file:
+        return launch_module(module, channel.fileno(), file.fileno(), environment)
 
 
-def ended(process: Forked | subprocess.Popen[bytes], errors: Path) -> None:
-    """Wait for its end, which must be a good one."""
-    code = process.wait()
-    assert code == 0, errors.read_text()
+def ended(process: Spawned | Forked, errors: Path, seconds: float = 200.0) -> None:
+    """Wait for its end, which must be a good one and in time."""
+    process.await_end(seconds)
+    assert end_group(process) == 0, errors.read_text()

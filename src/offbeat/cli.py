@@ -27,6 +27,7 @@ from offbeat.commands.serve import serve
 from offbeat.commands.simulate import simulate
 from offbeat.commands.study import study
 from offbeat.errors import OffbeatError, SettingsError
+from offbeat.garbage import SELDOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,10 +52,6 @@ class Commands(typer.core.TyperGroup):
             _complain("interrupted")
             raise typer.Exit(130) from None
 
-
-SELDOM = (100_000, 20, 100)
-"""When Python looks for cycles of garbage (`gc.set_threshold`): what a run or a simulation makes lives long and forms
-none, and looking as often as Python does by itself is a quarter of a simulation's time (`runs/garbage.py`)."""
 
 app = typer.Typer(
     cls=Commands,

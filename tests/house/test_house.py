@@ -22,6 +22,7 @@ RANK = {
     "records": 0,
     "errors": 0,
     "compiled": 0,
+    "garbage": 0,
     "durable": 0.5,
     "locks": 0.5,
     "configs": 1,

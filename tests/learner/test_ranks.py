@@ -81,15 +81,22 @@ def flat(report: dict[str, Any]) -> dict[str, float]:
     return found
 
 
+def apart(step: int) -> float:
+    """What sums taken in another order may come to at a step: each is made of the one before."""
+    return 2e-6 * (1 + step)
+
+
 def assert_same(one: dict[str, Any], other: dict[str, Any], steps: int = STEPS) -> None:
-    """Within 1e-5. Who was restored here has only version 0 to measure drift against: other lags are left out."""
+    """But for rounding. Who was restored here has only version 0 to measure drift against: other lags are left out."""
     assert len(one["reports"]) == len(other["reports"]) == steps
-    for mine, theirs in zip(map(flat, one["reports"]), map(flat, other["reports"]), strict=True):
+    for step, (mine, theirs) in enumerate(zip(one["reports"], other["reports"], strict=True), STEPS - steps):
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=apart(step))
+        mine, theirs = flat(mine), flat(theirs)
         missing = theirs.keys() - mine.keys()
         assert not [name for name in missing if "drift" not in name and "mismatch" not in name]
-        assert mine == pytest.approx({name: theirs[name] for name in theirs if name not in missing}, abs=1e-5, rel=1e-4)
-    assert [r["loss"] for r in one["reports"]] == pytest.approx([r["loss"] for r in other["reports"]], abs=1e-5)
-    assert one["parameters"] == pytest.approx(other["parameters"], abs=1e-5)
+        shared = {name: theirs[name] for name in theirs if name not in missing}
+        assert mine == pytest.approx(shared, abs=apart(step), rel=1e-4)
+    assert one["parameters"] == pytest.approx(other["parameters"], abs=apart(STEPS))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -142,11 +149,11 @@ def test_shards_go_on_with_another_number_of_processes(made: list[dict[str, Any]
 def test_shards_are_one_model_to_everybody_else(made: list[dict[str, Any]], folder: Path) -> None:
     """Version file, exported directory and scores are those of one process."""
     assert made[1]["saved"]["digest"] == made[2]["saved"]["digest"]
-    assert made[1]["saved"]["scores"] == pytest.approx(made[0]["saved"]["scores"], abs=1e-5)
+    assert made[1]["saved"]["scores"] == pytest.approx(made[0]["saved"]["scores"], rel=apart(STEPS))
     weights = [load_file(folder / where / "model.safetensors") for where in ("by-two", "by-one", "by-two.model")]
     assert weights[0].keys() == weights[1].keys()
     for name, tensor in weights[0].items():
-        assert torch.allclose(tensor, weights[1][name], atol=1e-5), name
+        assert torch.allclose(tensor, weights[1][name], atol=apart(STEPS)), name
         assert torch.equal(tensor, weights[2][name]), name
     AutoModelForCausalLM.from_pretrained(folder / "by-two.model")
     assert not list(folder.rglob("*.distcp")), "no pickle"

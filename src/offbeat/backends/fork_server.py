@@ -29,6 +29,7 @@ import msgspec
 from setproctitle import getproctitle, setproctitle
 
 from offbeat.backends.worker import die_with_parent
+from offbeat.garbage import SELDOM
 
 LARGEST = 1 << 17
 """Bytes of a request; a larger environment is not for this way."""
@@ -159,7 +160,8 @@ def main() -> None:
     getproctitle()  # it finds its place in memory now, before environments change
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    gc.disable()  # modules are no garbage
+    usual = gc.get_threshold()
+    gc.set_threshold(*SELDOM)  # not never: what compiling leaves behind would be frozen and shared by all
     for name in sys.argv[3:]:
         module, _, function = name.partition(":")
         with contextlib.suppress(ImportError, OSError):  # said by the worker that needs it
@@ -167,7 +169,7 @@ def main() -> None:
             if function:
                 getattr(loaded, function)()
     gc.freeze()
-    gc.enable()
+    gc.set_threshold(*usual)
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         listen(sock)
     serve(sock)

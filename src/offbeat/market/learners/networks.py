@@ -8,7 +8,7 @@ optimizer trains all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -31,13 +31,13 @@ def stacked(seeds: Sequence[int], widths: Sequence[int]) -> Params:
     return [torch.stack(layer) for layer in layers]
 
 
-def forward(params: Sequence[Tensor], x: Tensor) -> Tensor:
-    """(A, B, in) -> (A, B, out): rectified hidden layers, linear output."""
+def forward(params: Sequence[Tensor], x: Tensor, unit: Callable[[Tensor], Tensor] = torch.relu_) -> Tensor:
+    """(A, B, in) -> (A, B, out): hidden layers of `unit`s, rectified where none is given, and a linear output."""
     last = len(params) - 2
     for k in range(0, len(params), 2):
         x = torch.baddbmm(params[k + 1], x, params[k])
         if k < last:
-            x = torch.relu_(x)
+            x = unit(x)
     return x
 
 

@@ -25,6 +25,11 @@ LOG_SCALE = (-5.0, 2.0)
 """Bounds of the log standard deviation before squashing."""
 
 
+def log_slope(raw: Tensor) -> Tensor:
+    """log(1 - tanh^2): what squashing takes from a log density."""
+    return 2 * (float(np.log(2)) - raw - torch.nn.functional.softplus(-2 * raw))
+
+
 class SAC(Learner):
     """`rho` (A,) discount rates, None for a fixed discount an event; of no meaning with `average_reward`."""
 
@@ -71,8 +76,7 @@ class SAC(Learner):
         draw = torch.from_numpy(self.sampling.normal(slice(None), observation.shape[1]).astype(np.float32))[..., None]
         raw = centre + draw * log_scale.exp()
         normal = -0.5 * draw.square() - log_scale - 0.5 * float(np.log(2 * np.pi))
-        squash = 2 * (float(np.log(2)) - raw - torch.nn.functional.softplus(-2 * raw))  # log(1 - tanh^2)
-        return torch.tanh(raw), normal - squash
+        return torch.tanh(raw), normal - log_slope(raw)
 
     def learn(self, replay: Replay) -> None:
         """One step of both critics, the actor, the temperature, the targets and the believed flow."""

@@ -4,13 +4,17 @@ loaded once for all the runs that tests start, and one Ray cluster for those tha
 from __future__ import annotations
 
 import gc
+import json
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from offbeat.backends.forking import shared_libraries
 from offbeat.garbage import SELDOM
+from offbeat.report import style
 from tests.clusters import cluster
 
 __all__ = ["cluster"]
@@ -26,6 +30,21 @@ def policy_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
     session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ["XDG_CACHE_HOME"] = str(session / "cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_figure_that_a_test_draws_is_one_to_plotly() -> Iterator[None]:
+    encoded = style.encoded
+
+    def checked(figure: dict[str, Any]) -> str:
+        from plotly.graph_objects import Figure
+
+        Figure(json.loads(text := encoded(figure)))  # it refuses unknown keys and values
+        return text
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "encoded", checked)
+        yield
 
 
 _libraries = ExitStack()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import signal
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from offbeat import __version__
+from offbeat import __version__, interrupts
 from offbeat.commands.doctor import doctor
 from offbeat.commands.explain import explain
 from offbeat.commands.market import app as market
@@ -106,18 +105,20 @@ def train(
 
     from offbeat.settings import Where, load_settings
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run asks to be told: as Ctrl-C does
-    console = Console(stderr=True)
-    where = Where(backend, address, learner_processes)
-    if resume is not None:
-        if config is not None or overrides or out is not None:
-            raise SettingsError(f"--resume {resume}: a resumed run keeps its settings; give no CONFIG, --out or --set")
-        outcome = _go_on(resume, None, where, console)
-    else:
-        settings = where.of(load_settings(config, overrides))
-        directory = out or Path("out") / f"run-{datetime.now():%Y%m%d-%H%M%S}"
-        outcome = _go_on(directory, settings, where, console)
-    _finish(resume or directory, outcome, as_json, console)
+    with interrupts.raised():
+        console = Console(stderr=True)
+        where = Where(backend, address, learner_processes)
+        if resume is not None:
+            if config is not None or overrides or out is not None:
+                raise SettingsError(
+                    f"--resume {resume}: a resumed run keeps its settings; give no CONFIG, --out or --set"
+                )
+            outcome = _go_on(resume, None, where, console)
+        else:
+            settings = where.of(load_settings(config, overrides))
+            directory = out or Path("out") / f"run-{datetime.now():%Y%m%d-%H%M%S}"
+            outcome = _go_on(directory, settings, where, console)
+        _finish(resume or directory, outcome, as_json, console)
 
 
 def _go_on(directory: Path, settings: Settings | None, where: Where, console: Console) -> tuple[str, str]:

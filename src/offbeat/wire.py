@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
+from offbeat import interrupts
 from offbeat.backends.backend import Backend
 from offbeat.backends.local import LocalBackend
 from offbeat.backends.messages import LearnerHello
@@ -97,7 +96,7 @@ def _train(directory: Path, opened: rundir.OpenRun, backend: Backend, observers:
     kind = EpisodeWorld if settings.task.name in EPISODIC else LiveWorld
     world = kind(directory, settings, opened.log, backend, prompts, opened.shelf, opened.session, opened.start)
     world.start()
-    with _stop_signals(world.ask_to_stop):
+    with interrupts.asked(world.ask_to_stop):
         return run(world, opened.scheduler, opened.log, observers)
 
 
@@ -105,23 +104,3 @@ def _learner_hello(directory: Path, opened: rundir.OpenRun) -> LearnerHello:
     newest = opened.scheduler.window.newest
     dump = opened.settings.model_dump(mode="json")
     return LearnerHello(str(directory), dump, newest, opened.shelf.digests[newest], origin=0.0)
-
-
-@contextmanager
-def _stop_signals(ask: Callable[[str], None]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the run to stop; a second one ends the process as usual."""
-    asked = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in asked}
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        for each in asked:
-            signal.signal(each, before[each])
-        ask(f"stopped by {signal.Signals(number).name}")
-
-    for number in asked:
-        signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        for number in asked:
-            signal.signal(number, before[number])

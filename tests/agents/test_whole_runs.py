@@ -98,7 +98,8 @@ def test_episodes_killed_and_resumed_are_trained_on_once_under_one_version(trial
 
 def test_any_openai_client_plays(trial: Trial, tmp_path: Path) -> None:  # noqa: F811
     task = written(trial, tmp_path / "code", [f"question {i}" for i in range(60)], "with_openai")
-    assert finish(trial.begin(*task, "learner.iterations=2"))["iterations"] == 2
+    seconds = "task.reward_seconds=60"  # the first episode imports the client, and all others wait for that
+    assert finish(trial.begin(*task, seconds, "learner.iterations=2"))["iterations"] == 2
     audited(trial, 2)
     assert all("!" in trajectory.text for trajectory in trajectories(trial.directory))
 

@@ -23,6 +23,7 @@ RANK = {
     "errors": 0,
     "compiled": 0,
     "garbage": 0,
+    "interrupts": 0,
     "durable": 0.5,
     "locks": 0.5,
     "configs": 1,

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 
-from offbeat.report.style import BLUE, GREEN, GREY, OCHRE, ORANGE, RED, VIOLET, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, GREY, OCHRE, ORANGE, RED, VIOLET, Figure, Trace, line, spec, trace
 
 if TYPE_CHECKING:
     from offbeat.market.diagnostics.demand_shock import ShockResponse
@@ -124,7 +123,8 @@ def phase_figure(
     `sustained[i][j]`, for rate i and latency j. Text in a cell: mean and interval; a cross marks diverged runs, a ring
     a cell theory says cannot sustain the cartel price."""
     text = [[_cell(g, d) for g, d in zip(row, lost, strict=True)] for row, lost in zip(gains, diverged, strict=True)]
-    heat = go.Heatmap(
+    heat = trace(
+        "heatmap",
         x=[f"{x:g}" for x in latencies],
         y=[f"{y:g}" for y in rates],
         z=[[g.mean for g in row] for row in gains],
@@ -184,9 +184,9 @@ def critic_figure(steps: Any, largest: Any, bound: float, margin: float) -> Figu
     )
 
 
-def _marks(cells: Sequence[tuple[str, str]], name: str, symbol: str, colour: str) -> Any:
+def _marks(cells: Sequence[tuple[str, str]], name: str, symbol: str, colour: str) -> Trace:
     marker = {"symbol": symbol, "size": 14, "color": colour, "line": {"width": 2}}
-    return go.Scatter(x=[x for x, _ in cells], y=[y for _, y in cells], mode="markers", marker=marker, name=name)
+    return trace("scatter", x=[x for x, _ in cells], y=[y for _, y in cells], mode="markers", marker=marker, name=name)
 
 
 def _cell(gain: Estimate, diverged: int) -> str:
@@ -196,11 +196,11 @@ def _cell(gain: Estimate, diverged: int) -> str:
     return f"{gain.mean:.2f}{interval}" + (f"<br>{diverged} diverged" if diverged else "")
 
 
-def _with_bars(x: Any, y: Any, low: Any, high: Any, name: str, colour: str) -> Any:
+def _with_bars(x: Any, y: Any, low: Any, high: Any, name: str, colour: str) -> Trace:
     error = {"type": "data", "symmetric": False, "array": high - y, "arrayminus": y - low, "color": colour}
-    return go.Scatter(x=x, y=y, error_y=error, mode="markers", marker={"color": colour, "size": 9}, name=name)
+    return trace("scatter", x=x, y=y, error_y=error, mode="markers", marker={"color": colour, "size": 9}, name=name)
 
 
-def _estimates(x: Any, found: Sequence[Estimate], name: str, colour: str) -> Any:
+def _estimates(x: Any, found: Sequence[Estimate], name: str, colour: str) -> Trace:
     y, low, high = (np.array([getattr(e, key) for e in found]) for key in ("mean", "low", "high"))
     return _with_bars(x, y, low, high, name, colour)

@@ -6,9 +6,6 @@ Only puts figures together; every number comes from `measures` and `result`.
 from __future__ import annotations
 
 from html import escape
-from typing import Any
-
-import plotly.graph_objects as go
 
 from offbeat.comparison.measures import Measures
 from offbeat.comparison.result import Entry, equal_wall_clock, speedup
@@ -17,7 +14,21 @@ from offbeat.report.page import document, section
 from offbeat.report.read import Run
 from offbeat.report.sections import card, table
 from offbeat.report.story import tell
-from offbeat.report.style import BLUE, GREEN, GREY, OCHRE, ORANGE, RED, VERSION_CYCLE, VIOLET, Figure, line, spec
+from offbeat.report.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    OCHRE,
+    ORANGE,
+    RED,
+    VERSION_CYCLE,
+    VIOLET,
+    Figure,
+    Trace,
+    line,
+    spec,
+    trace,
+)
 
 COLOURS = (BLUE, GREY, ORANGE, VIOLET, GREEN, RED, OCHRE)
 WINDOW_ITERATIONS = 6
@@ -112,7 +123,7 @@ def _smooth(measures: Measures) -> list[float]:
 def _seconds(found: list[Entry]) -> Figure:
     names = [entry.schedule for entry in found]
     traces = [
-        go.Bar(x=names, y=[entry.median(key) for entry in found], name=label, marker={"color": colour})
+        trace("bar", x=names, y=[entry.median(key) for entry in found], name=label, marker={"color": colour})
         for key, label, colour in (
             ("learner_seconds", "training and publishing", ORANGE),
             ("rollout_only_seconds", "rollout only", BLUE),
@@ -141,8 +152,8 @@ def _timeline(name: str, run: Run) -> str:
             colour = (trained.version - 1) % len(VERSION_CYCLE)
             for row in (-6, -4, -2):
                 _segment(lines, colour, trained.started - start, trained.ended - start, row)
-    traces: list[Any] = [
-        go.Scattergl(x=x, y=y, mode="lines", line={"width": 2, "color": VERSION_CYCLE[colour]}, showlegend=False)
+    traces: list[Trace] = [
+        trace("scattergl", x=x, y=y, mode="lines", line={"width": 2, "color": VERSION_CYCLE[colour]}, showlegend=False)
         for colour, (x, y) in sorted(lines.items())
     ]
     chart = spec(traces, "seconds", "slots; learner below", height=260, hovermode=False, xaxis_range=[0, end - start])

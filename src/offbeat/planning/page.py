@@ -8,12 +8,10 @@ from __future__ import annotations
 import math
 from html import escape
 
-import plotly.graph_objects as go
-
 from offbeat.report.page import document, section
 from offbeat.report.read import Run
 from offbeat.report.sections import card, table
-from offbeat.report.style import GREY, RED, ROUND, Figure, line, spec
+from offbeat.report.style import GREY, RED, RED_TO_GREEN, ROUND, Figure, line, spec, trace
 from offbeat.theory.planner import Plan, margins, plan
 
 OCTAVES = 4
@@ -66,8 +64,8 @@ def _map(run: Run, answer: Plan) -> Figure:
     count = math.ceil(PER_OCTAVE * math.log2(high / low)) + 1
     etas = [low * 2 ** (i / PER_OCTAVE) for i in range(count)]
     field = [[math.log2(m) for m in row] for row in margins(found, stalenesses, etas, answer.steps)]
-    heat = go.Heatmap(
-        x=stalenesses, y=etas, z=field, zmid=0, zmin=-4, zmax=4, colorscale="RdYlGn", opacity=0.75,
+    heat = trace(
+        "heatmap", x=stalenesses, y=etas, z=field, zmid=0, zmin=-4, zmax=4, colorscale=RED_TO_GREEN, opacity=0.75,
         colorbar={"title": {"text": "margin"}, "tickvals": [-4, -2, 0, 2, 4], "ticktext": MARGIN_TICKS},
         hovertemplate="S %{x}, η %{y:.3g}<extra></extra>", name="margin",
     )  # fmt: skip

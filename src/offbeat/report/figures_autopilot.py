@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from offbeat.report.figures_learning import session_steps
 from offbeat.report.read import Run
 from offbeat.report.story import Story
-from offbeat.report.style import BLUE, GREEN, ORANGE, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, ORANGE, Figure, Trace, line, spec
 
 
 def levers(run: Run, story: Story) -> dict[str, float] | None:
@@ -24,7 +22,7 @@ def autopilot_figures(run: Run, story: Story) -> list[Figure]:
     if not run.settings.learner.autopilot:
         return []
     start, last = _at_rest(run), max((trained.version for _, _, trained in story.publishes), default=0)
-    traces: list[Any] = []
+    traces: list[Trace] = []
     for lever, colour in (("projection", GREEN), ("learning rate", BLUE), ("staleness", ORANGE)):
         whole = start[lever] or 1.0
         points = [(0, start[lever])]

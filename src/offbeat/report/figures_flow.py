@@ -6,12 +6,11 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-import plotly.graph_objects as go
 
 from offbeat.report.laws import promised
 from offbeat.report.read import Run
 from offbeat.report.story import Story
-from offbeat.report.style import BLUE, GREY, RED, ROUND, Figure, spec
+from offbeat.report.style import BLUE, GREY, RED, ROUND, Figure, spec, trace
 
 
 def staleness_figure(run: Run, story: Story) -> Figure:
@@ -28,7 +27,8 @@ def staleness_figure(run: Run, story: Story) -> Figure:
     counts = Counter(stale)
     x = list(range(min(0, *counts), max(bound or 0, *counts) + 1))
     shares = [counts[s] / len(stale) for s in x]
-    bars = go.Bar(
+    bars = trace(
+        "bar",
         x=x,
         y=shares,
         marker={"color": [BLUE if 0 <= s <= (x[-1] if bound is None else bound) else RED for s in x]},
@@ -83,7 +83,8 @@ def length_figure(run: Run, story: Story) -> Figure:
         counts, _ = np.histogram(np.maximum(values, 1), edges)
         hover = f"%{{customdata}}: %{{y:.2%}} of {values.size:,} {name}<extra></extra>"
         traces.append(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=edges,
                 y=np.append(counts / values.size, 0.0),
                 customdata=[*labels, ""],

@@ -9,7 +9,7 @@ from typing import Any
 from offbeat.report.figures_learning import session_steps
 from offbeat.report.read import Run
 from offbeat.report.story import Story
-from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, ROUND, VIOLET, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, ROUND, VIOLET, Figure, Trace, line, spec
 
 
 def learner_figures(run: Run, story: Story) -> list[Figure]:
@@ -28,7 +28,7 @@ class _Charts:
     def _column(self, name: str) -> list[float]:
         return [getattr(report, name) for report in self._reports]
 
-    def _line(self, column: str, name: str, colour: str, hover: str, width: float = 2) -> Any:
+    def _line(self, column: str, name: str, colour: str, hover: str, width: float = 2) -> Trace:
         return line(self._x, self._column(column), name, colour, hover, line={"color": colour, "width": width})
 
     def _card(self, name: str, title: str, caption: str, y: str, *traces: Any, **layout: Any) -> Figure:

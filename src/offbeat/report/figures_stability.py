@@ -8,7 +8,7 @@ from offbeat.records import Instruments
 from offbeat.report.figures_learning import session_steps
 from offbeat.report.read import Run
 from offbeat.report.story import Story
-from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, VERSION_CYCLE, VIOLET, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, RED, VERSION_CYCLE, VIOLET, Figure, Trace, line, spec
 
 LINES = len(VERSION_CYCLE)
 """Stalenesses drawn apart at most: the largest of them."""
@@ -53,8 +53,8 @@ class _Charts:
             for s in ages[-LINES:]
         ]
 
-    def _card(self, name: str, title: str, caption: str, y: str, traces: list[Any], **layout: Any) -> Figure:
-        seen = any(value is not None for trace in traces for value in trace.y)
+    def _card(self, name: str, title: str, caption: str, y: str, traces: list[Trace], **layout: Any) -> Figure:
+        seen = any(value is not None for trace in traces for value in trace["y"])
         drawn = spec(traces, "version published", y, self._marks, height=240, **layout) if seen else None
         return Figure(name, title, caption, drawn, size="third")
 

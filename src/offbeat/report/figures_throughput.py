@@ -13,7 +13,7 @@ from offbeat.report.figures_learning import session_marks
 from offbeat.report.heartbeats import heartbeats
 from offbeat.report.read import Run
 from offbeat.report.story import Story
-from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, Clock, Figure, faint, line, spec
+from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, Clock, Figure, Trace, faint, line, spec
 
 
 def throughput_figures(run: Run, story: Story) -> list[Figure]:
@@ -36,10 +36,10 @@ class _Charts:
         self._ends = np.array([event.ended for event in accepted])
         self._tokens = np.array([event.tokens for event in accepted], dtype=np.float64)
 
-    def _line(self, y: Floats, name: str, colour: str, hover: str, width: float = 2) -> Any:
+    def _line(self, y: Floats, name: str, colour: str, hover: str, width: float = 2) -> Trace:
         return line(self._middle, y, name, colour, hover, line={"color": colour, "width": width})
 
-    def _card(self, name: str, title: str, caption: str, y: str, traces: list[Any], **layout: Any) -> Figure:
+    def _card(self, name: str, title: str, caption: str, y: str, traces: list[Trace], **layout: Any) -> Figure:
         shown = self._starts.size or self._beats.tokens.size
         chart = spec(traces, self._clock.axis, y, self._marks, height=250, **layout) if shown else None
         return Figure(name, title, caption, chart, size="third")

@@ -10,12 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
-
 from offbeat.report.page import document, section, write_page
 from offbeat.report.sections import card
 from offbeat.report.sections import table as html_table
-from offbeat.report.style import BLUE, GREEN, GREY, OCHRE, ORANGE, RED, VIOLET, Clock, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, GREY, OCHRE, ORANGE, RED, VIOLET, Clock, Figure, Trace, line, spec, trace
 from offbeat.sim.cluster import Cluster
 from offbeat.sim.simulate import Simulated
 from offbeat.sim.sweep import Point, best
@@ -68,8 +66,8 @@ def _staleness(done: Sequence[Simulated]) -> Figure:
     for i, one in enumerate(done):
         histogram: Any = one.result["staleness_histogram"]
         traces.append(
-            go.Bar(
-                x=[int(s) for s in histogram], y=list(histogram.values()), name=one.schedule,
+            trace(
+                "bar", x=[int(s) for s in histogram], y=list(histogram.values()), name=one.schedule,
                 marker={"color": COLOURS[i % len(COLOURS)]}, hovertemplate="%{y:.1%}",
             )
         )  # fmt: skip
@@ -87,7 +85,7 @@ def _timelines(one: Simulated) -> str:
 def _slots(name: str, timeline: Timeline, clock: Clock) -> Figure:
     """Share of all slots by staleness of what they run, the learner above."""
     x = [sample.at / clock.seconds for sample in timeline.samples]
-    traces: list[Any] = []
+    traces: list[Trace] = []
     for stale in range(OLDEST + 1):
         y = [sample.shares[stale] for sample in timeline.samples]
         if not any(y):
@@ -103,7 +101,8 @@ def _slots(name: str, timeline: Timeline, clock: Clock) -> Figure:
         busy_x += [began / clock.seconds, ended / clock.seconds, None]
         busy_y += [top, top, None]
     traces.append(
-        go.Scatter(x=busy_x, y=busy_y, mode="lines", name="learner trains", line={"color": GREY, "width": 6},
+        trace(
+            "scatter", x=busy_x, y=busy_y, mode="lines", name="learner trains", line={"color": GREY, "width": 6},
                    hoverinfo="skip")
     )  # fmt: skip
     chart = spec(traces, clock.axis, "share of slots", yaxis_tickformat=".0%")
@@ -117,7 +116,8 @@ def _lanes(name: str, timeline: Timeline, clock: Clock) -> Figure:
     full = [[sample.full[row] for sample in timeline.samples] for row in range(len(timeline.lanes))]
     step = 1 / (OLDEST + 1)
     colours = [[edge, colour] for i, colour in enumerate(STALENESS) for edge in (i * step, (i + 1) * step)]
-    heat = go.Heatmap(
+    heat = trace(
+        "heatmap",
         x=[sample.at / clock.seconds for sample in timeline.samples], y=[f"lane {lane}" for lane in timeline.lanes],
         z=rows, customdata=full, colorscale=colours, zmin=-0.5, zmax=OLDEST + 0.5, hoverongaps=False,
         colorbar={"title": {"text": "age"}, "tickvals": list(range(OLDEST + 1)), "thickness": 10},
@@ -137,7 +137,7 @@ def _sweep(points: Sequence[Point]) -> Figure:
     lines: dict[tuple[Any, ...], list[Point]] = {}
     for point in points:
         lines.setdefault(tuple(point.values[key] for key in others), []).append(point)
-    traces: list[Any] = []
+    traces: list[Trace] = []
     for i, (values, along) in enumerate(lines.items()):
         label = ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in zip(others, values, strict=True)) or first
         x = [point.values[first] for point in along]
@@ -145,7 +145,8 @@ def _sweep(points: Sequence[Point]) -> Figure:
         hover = f"{label}, {first} %{{x}}: %{{y:.2f}} trajectories/s"
         traces.append(line(x, y, label, COLOURS[i % len(COLOURS)], hover, mode="lines+markers"))
     traces.append(
-        go.Scatter(
+        trace(
+            "scatter",
             x=[chosen.values[first]], y=[chosen.result["trajectories_per_second"]], mode="markers", name="best",
             marker={"symbol": "circle-open", "size": 16, "color": RED, "line": {"width": 2}}, hoverinfo="skip",
         )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-import plotly.graph_objects as go
-
-from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, GREY, ORANGE, Figure, line, spec, trace
 from offbeat.studies.grid import Estimate, Sample
 from offbeat.theory.collapse import moving_mean
 
@@ -18,7 +16,8 @@ def arms_figure(finals: Mapping[str, Estimate]) -> Figure:
     names, values = list(known), [value for value, _ in known.values()]
     above = [interval.high - value for value, interval in known.values()]
     below = [value - interval.low for value, interval in known.values()]
-    bars = go.Bar(
+    bars = trace(
+        "bar",
         x=names,
         y=values,
         marker={"color": BLUE},

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import plotly.graph_objects as go
-
-from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, ROUND, VIOLET, Figure, line, spec
+from offbeat.report.style import BLUE, GREEN, OCHRE, ORANGE, RED, RED_TO_GREEN, ROUND, VIOLET, Figure, line, spec, trace
 from offbeat.studies.cell import Cell
 from offbeat.studies.grid import (
     Estimate,
@@ -179,9 +177,9 @@ def _map(seeds: Sample, stalenesses: Sequence[int]) -> Figure:
         return f"{run[s, rate]:+.2f}" + (f"<br>{fell} fell" if fell else "")
 
     words = [[word(s, rate) for s in stalenesses] for rate in rates]
-    heat = go.Heatmap(
-        x=[str(s) for s in stalenesses], y=[f"{rate:g}" for rate in rates], z=gains, text=words,
-        texttemplate="%{text}", colorscale="RdYlGn", zmid=0,
+    heat = trace(
+        "heatmap", x=[str(s) for s in stalenesses], y=[f"{rate:g}" for rate in rates], z=gains, text=words,
+        texttemplate="%{text}", colorscale=RED_TO_GREEN, zmid=0,
         hovertemplate="S %{x}, η %{y}: gain %{z:.3f}<extra></extra>",
     )  # fmt: skip
     chart = spec([heat], "S (publishes)", "η", xaxis_type="category", yaxis_type="category", height=380)

@@ -42,7 +42,11 @@ def test_calvano_small(tmp_path: Path) -> None:
 def test_controls_small() -> None:
     module = script("market_sessions")
     impatient = SessionSettings(beta=1e-3, stable=3000, discount=0.0, memory=0)
-    assert module.gains(2, impatient, 3, 200_000).shape == (3,)
+    assert module.gains(2, impatient, 3, 200_000)[0].shape == (3,)
+    competed, settled = module.cheapest_sells(counterfactual=True, explores=False, sessions=3)
+    assert (competed.tolist(), settled) == ([2.1, 2.1, 2.1], "3 of 3 settled")
+    designed, _ = module.cheapest_sells(counterfactual=False, explores=False, sessions=3)
+    assert designed.min() > 4
     found = module.klein(6, 3, periods=4000)
     assert 0 < found["profit per firm"] <= found["joint maximum per firm"] + 1e-12
     assert found["share at one price"] + found["share cycling"] == pytest.approx(1)

@@ -157,7 +157,8 @@ def _one_line(error: ValidationError) -> str:
             del location[len(union)]
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
-        return f"{key} = {first['input']!r}: unknown key; remove it (known keys: {_known(location)})"
+        remedy = f"write {meant}" if (meant := _meant(location)) else f"remove it (known keys: {_known(location)})"
+        return f"{key} = {first['input']!r}: unknown key; {remedy}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     if first["type"].startswith("union_tag"):
@@ -184,3 +185,19 @@ def _known(location: list[str]) -> str:
     for part in location[:-1]:
         node = node.model_fields[part].annotation
     return ", ".join(node.model_fields)
+
+
+def _meant(location: list[str]) -> str | None:
+    """The key of that name in another section, or the one that is written nearly so."""
+    from difflib import get_close_matches
+
+    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
+    keys = [
+        f"{name}.{key}"
+        for name, section in sections.items()
+        if isinstance(section, type) and issubclass(section, BaseModel)
+        for key in section.model_fields
+    ]
+    elsewhere = [key for key in keys if key.split(".")[1] == location[-1]]
+    alike = get_close_matches(".".join(location), keys, 1, 0.85) if len(location) == 2 else []
+    return next(iter(elsewhere or alike), None)

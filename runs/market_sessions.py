@@ -36,23 +36,28 @@ def settled(played: Sessions) -> str:
     return f"{int(played.converged.sum())} of {len(played.converged)} settled"
 
 
+def play_out(played: Sessions, most: int) -> None:
+    """Until all have settled or played `most` periods."""
+    while not played.over and played.count[:, 1].max() < most:
+        played.advance()
+        print(f"\r{settled(played)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
 def gains(firms: int, settings: SessionSettings, sessions: int, most: int) -> tuple[np.ndarray, str]:
     """Profit gain of each session on its greedy path, and how many had settled."""
     benchmark = solve(calvano(firms))
     grid = price_grid(float(benchmark.nash.prices[0]), float(benchmark.cartel.prices[0]))
     played = Sessions(PriceGame.on_grid(benchmark.industry, grid), settings, list(range(sessions)))
-    while not played.over and played.count[:, 1].max() < most:
-        played.advance()
-        print(f"\r{settled(played)}", end="", file=sys.stderr, flush=True)
+    play_out(played, most)
     greedy = played.greedy
     if not settings.memory:  # the same action in every state
         greedy = np.repeat(greedy, played.game.actions**firms, axis=2)
     learnt = Strategies(played.game, greedy, played.count[:, 0])
-    print(file=sys.stderr)
     return profit_gain(benchmark, learnt.mean_profits().T), settled(played)
 
 
-def cheapest_sells(counterfactual: bool, explores: bool, sessions: int) -> tuple[np.ndarray, str]:
+def cheapest_sells(counterfactual: bool, explores: bool, sessions: int, most: int) -> tuple[np.ndarray, str]:
     """The price buyers pay at the end of each session, and how many had settled. The cheaper of two firms sells to all,
     who pay up to 10, cost 2, prices .1, .2, ..., 10; no memory, no future. Values begin between 10 and 20: more than
     can be earned.
@@ -68,8 +73,7 @@ def cheapest_sells(counterfactual: bool, explores: bool, sessions: int) -> tuple
         played.q[session] = draw.uniform(10, 20, played.q[session].shape)
     played.best[:], played.greedy[:] = played.q.max(axis=-1), played.q.argmax(axis=-1)
     played.epsilon[:] = float(explores)
-    while not played.over:
-        played.advance()
+    play_out(played, most)
     return grid[played.greedy[:, :, 0]].min(axis=1), settled(played)
 
 
@@ -143,7 +147,7 @@ def main() -> None:
     for counterfactual, learns in ((False, "the chosen action"), (True, "every action")):
         for explores, how in ((False, "by its values alone"), (True, "at random, ever less")):
             name = f"R10 cheapest sells, learns of {learns}, explores {how}"
-            rows[name] = partial(cheapest_sells, counterfactual, explores, asked.sessions)
+            rows[name] = partial(cheapest_sells, counterfactual, explores, asked.sessions, asked.most)
     for actions in (6, 12, 24):
         rows[f"R8 {actions} prices, alternating"] = partial(klein, actions, asked.sessions, asked.periods)
     for name, row in rows.items():

@@ -43,9 +43,9 @@ def test_controls_small() -> None:
     module = script("market_sessions")
     impatient = SessionSettings(beta=1e-3, stable=3000, discount=0.0, memory=0)
     assert module.gains(2, impatient, 3, 200_000)[0].shape == (3,)
-    competed, settled = module.cheapest_sells(counterfactual=True, explores=False, sessions=3)
+    competed, settled = module.cheapest_sells(counterfactual=True, explores=False, sessions=3, most=10**6)
     assert (competed.tolist(), settled) == ([2.1, 2.1, 2.1], "3 of 3 settled")
-    designed, _ = module.cheapest_sells(counterfactual=False, explores=False, sessions=3)
+    designed, _ = module.cheapest_sells(counterfactual=False, explores=False, sessions=3, most=10**6)
     assert designed.min() > 4
     found = module.klein(6, 3, periods=4000)
     assert 0 < found["profit per firm"] <= found["joint maximum per firm"] + 1e-12
